@@ -1,0 +1,33 @@
+# Two tables are the layer rule. Which libraries a library links:
+set(ASSAY_LINKS_core "")
+set(ASSAY_LINKS_recipe core)
+set(ASSAY_LINKS_launch core)
+set(ASSAY_LINKS_machine core)
+set(ASSAY_LINKS_model_config core)
+set(ASSAY_LINKS_partition core)
+set(ASSAY_LINKS_checkpoint core partition)
+set(ASSAY_LINKS_memory_model core recipe model_config partition)
+set(ASSAY_LINKS_acceptance core recipe launch machine checkpoint memory_model)
+set(ASSAY_LINKS_report core recipe acceptance)
+# ... and with LibTorch:
+set(ASSAY_LINKS_device core)
+set(ASSAY_LINKS_model core device model_config)
+set(ASSAY_LINKS_sharding core device partition)
+set(ASSAY_LINKS_memory core device memory_model)
+set(ASSAY_LINKS_train core recipe launch device memory model sharding checkpoint)
+
+# Which folders the files of a folder may include ("harness/core" and the folder itself always):
+set(ASSAY_INCLUDES_harness/core "")
+set(ASSAY_INCLUDES_harness/recipe "")
+set(ASSAY_INCLUDES_harness/launch "")
+set(ASSAY_INCLUDES_harness/machine "")
+set(ASSAY_INCLUDES_harness/device "")
+set(ASSAY_INCLUDES_model harness/device)
+set(ASSAY_INCLUDES_sharding harness/device)
+set(ASSAY_INCLUDES_checkpoint sharding)
+set(ASSAY_INCLUDES_harness/memory harness/recipe harness/device model sharding)
+set(ASSAY_INCLUDES_harness/acceptance harness/recipe harness/launch harness/machine harness/memory checkpoint)
+set(ASSAY_INCLUDES_harness/report harness/recipe harness/acceptance)
+set(ASSAY_INCLUDES_harness/train harness/recipe harness/launch harness/device harness/memory model sharding checkpoint)
+set(ASSAY_INCLUDES_harness/cli harness/recipe harness/launch harness/machine harness/device harness/memory harness/train
+    harness/acceptance harness/report model sharding checkpoint)

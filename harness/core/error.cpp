@@ -1,0 +1,47 @@
+#include "harness/core/error.h"
+
+#include <array>
+#include <cstddef>
+
+namespace assay {
+namespace {
+
+struct KindRow {
+  ErrorKind kind;
+  std::string_view name;
+  ExitCode exit_code;
+};
+
+constexpr std::array<KindRow, 9> kKinds{{
+    {ErrorKind::usage, "usage", exit_usage},
+    {ErrorKind::recipe, "recipe", exit_usage},
+    {ErrorKind::data, "data", exit_usage},
+    {ErrorKind::io, "io", exit_incomplete},
+    {ErrorKind::device, "device", exit_incomplete},
+    {ErrorKind::memory, "memory", exit_rejected},
+    {ErrorKind::communication, "communication", exit_incomplete},
+    {ErrorKind::numeric, "numeric", exit_rejected},
+    {ErrorKind::internal, "internal", exit_incomplete},
+}};
+
+const KindRow& row_of(ErrorKind kind) { return kKinds[static_cast<std::size_t>(kind)]; }
+
+}  // namespace
+
+std::string_view name_of(ErrorKind kind) { return row_of(kind).name; }
+
+ErrorKind error_kind_from_name(std::string_view name) {
+  for (const auto& row : kKinds) {
+    if (row.name == name) return row.kind;
+  }
+  return ErrorKind::internal;
+}
+
+ExitCode exit_code_of(ErrorKind kind) { return row_of(kind).exit_code; }
+
+void fail_check(const char* condition, const char* file, int line) {
+  throw Error(ErrorKind::internal, std::string("internal error, please report it: ") + condition + " does not hold at " +
+                                       file + ":" + std::to_string(line));
+}
+
+}  // namespace assay

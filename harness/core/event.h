@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+#include "harness/core/files.h"
+#include "harness/core/json.h"
+
+namespace assay {
+
+/// Appends events to one file, one JSON object a line: all that a process tells the outside. Each line is one write, so a
+/// process that is killed leaves whole lines. Kinds and fields:
+///
+///   run        at the start of an attempt: "job", "pid", "host", "world_size", "device", "backend", "num_threads",
+///              "parameters", "trainable_parameters", "model_flops_per_token", "flops_convention", "versions",
+///              "recipe_hash", "resumed_from" (checkpoint folder or null), "state_hash" (after load or restore)
+///   phase      "phase" (load, restore, save, train, or a name of Phase), "seconds", "peak_allocated_bytes": it ended
+///   step       as in the contract
+///   eval       "loss", "tokens", "seconds"
+///   memory     at the end of an attempt: "measured_allocated_bytes", "by_category", "by_phase", and null fields with reasons
+///   checkpoint "path", "seconds", "bytes", "reason" (interval, end, signal); or "restored": true, "seconds"
+///   collective "operation", "bytes", "elements", "num_wrong", "seconds", "max_abs_error", "device", "gpu", "memory_bytes"
+///   check      a measurement that a stage made itself: "name", "measured", ...
+///   error      "error" (kind), "message", "phase"
+///   end        "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters),
+///              "gemm_gflops", "compute_seconds", "compute_cpu_seconds", "samples_used", "samples_unused"
+class EventWriter {
+ public:
+  /// Opens for appending; creates the file. Throws Error{io}. `rank` is -1 for the launcher.
+  EventWriter(const std::filesystem::path& path, int rank, int attempt);
+
+  /// Writes {"kind", "time", "rank", "step", "attempt", ...fields}. Thread-safe by one write. Throws Error{io}.
+  void write(std::string_view kind, std::int64_t step, const Json& fields);
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor file_;
+  int rank_;
+  int attempt_;
+};
+
+/// All whole events of a file, in order; a last line cut short by a kill is left out, any other bad line throws
+/// Error{data}. A missing file is an empty list.
+std::vector<Json> read_events(const std::filesystem::path& path);
+
+}  // namespace assay

@@ -1,0 +1,95 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "harness/core/error.h"
+#include "harness/core/event.h"
+#include "harness/core/files.h"
+#include "harness/core/json.h"
+#include "harness/core/units.h"
+
+namespace assay {
+namespace {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path(std::filesystem::temp_directory_path() / ("assay_core_" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path);
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+TEST(Units, BytesTellGBFromGiB) {
+  EXPECT_EQ(parse_bytes("80GB"), 80'000'000'000);
+  EXPECT_EQ(parse_bytes("80GiB"), 85'899'345'920);
+  EXPECT_EQ(parse_bytes("1.5GiB"), 1'610'612'736);
+  EXPECT_EQ(parse_bytes("80 GiB"), 85'899'345'920);
+  EXPECT_EQ(parse_bytes("1073741824"), 1'073'741'824);
+  for (const char* refused : {"80G", "80 gb", "80gib", "-1GiB", "", "GiB", "0.3B", "1e400", "9e30GB", "nan", "1 GiB x"}) {
+    EXPECT_FALSE(parse_bytes(refused)) << refused;
+  }
+  EXPECT_EQ(format_bytes(1'610'612'736), "1.50 GiB");
+}
+
+TEST(Units, NumbersAreWrittenTheShortestWayThatReadsBack) {
+  EXPECT_EQ(format_number(2e-5), "2e-05");
+  EXPECT_EQ(parse_number("2e-5"), 2e-5);
+  EXPECT_FALSE(parse_number("inf"));
+  EXPECT_FALSE(parse_number("1.0x"));
+}
+
+TEST(Json, NonFiniteNumbersBecomeNullWithAReason) {
+  Json report;
+  set_number(report, "loss", std::numeric_limits<double>::quiet_NaN());
+  set_number(report, "max", std::numeric_limits<double>::infinity());
+  set_number(report, "step", 3.5);
+  report["path"] = "a \"NaN\" path \xff";
+  report["big"] = std::int64_t{9223372036854775807};
+  const auto read = parse_json(dump_json(report), "report");
+  EXPECT_TRUE(read["loss"].is_null());
+  EXPECT_EQ(read["loss_reason"], "not a number");
+  EXPECT_EQ(read["max_reason"], "infinite");
+  EXPECT_EQ(read["step"], 3.5);
+  EXPECT_EQ(read["big"].get<std::int64_t>(), 9223372036854775807);
+  EXPECT_NE(read["path"].get<std::string>().find("\"NaN\""), std::string::npos);
+}
+
+TEST(Json, DuplicateKeysAndDeepNestingAreRefused) {
+  EXPECT_THROW(parse_json(R"({"a": 1, "a": 2})", "x"), Error);
+  EXPECT_THROW(parse_json(R"({"b": {"a": 1, "a": 2}})", "x"), Error);
+  EXPECT_NO_THROW(parse_json(R"({"b": {"a": 1}, "c": {"a": 2}})", "x"));
+  EXPECT_THROW(parse_json(std::string(200, '[') + std::string(200, ']'), "x"), Error);
+}
+
+TEST(Events, ALineCutShortByAKillIsLeftOut) {
+  const TemporaryFolder folder;
+  const auto path = folder.path / "rank_00000.jsonl";
+  EventWriter writer(path, 0, 2);
+  writer.write("step", 7, {{"loss", 1.5}});
+  std::ofstream(path, std::ios::app) << R"({"kind":"st)";
+  const auto events = read_events(path);
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0]["kind"], "step");
+  EXPECT_EQ(events[0]["step"], 7);
+  EXPECT_EQ(events[0]["attempt"], 2);
+  EXPECT_EQ(events[0]["loss"], 1.5);
+}
+
+TEST(Files, Sha256IsTheStandardOne) {
+  EXPECT_EQ(sha256_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Errors, KindsDecideTheExitCode) {
+  EXPECT_EQ(exit_code_of(ErrorKind::data), 2);
+  EXPECT_EQ(exit_code_of(ErrorKind::memory), 1);
+  EXPECT_EQ(exit_code_of(ErrorKind::numeric), 1);
+  EXPECT_EQ(exit_code_of(ErrorKind::communication), 3);
+  EXPECT_EQ(error_kind_from_name(name_of(ErrorKind::device)), ErrorKind::device);
+}
+
+}  // namespace
+}  // namespace assay
