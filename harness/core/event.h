@@ -14,9 +14,12 @@ namespace assay {
 ///
 ///   run        at the start of an attempt: "job", "pid", "host", "world_size", "device", "backend", "num_threads",
 ///              "parameters", "trainable_parameters", "model_flops_per_token", "flops_convention", "versions",
-///              "recipe_hash", "resumed_from" (checkpoint folder or null), "state_hash" (after load or restore)
+///              "recipe_hash", "resumed_from" (checkpoint folder or null), "state_hash" (after load or restore),
+///              "param_dtype" (fp32, bf16 or fp16: of the parameters as they are in memory, not as asked)
+///   option     "name", "asked", "used": a setting that was decided while running, e.g. the attention kernel
 ///   phase      "phase" (load, restore, save, train, or a name of Phase), "seconds", "peak_allocated_bytes": it ended
-///   step       as in the contract
+///   step       as in the contract, and "real_tokens" (of the whole global batch, without padding). "step_seconds" is the
+///              wall time from loading the batches to the end of the update, without evaluation and "save_seconds"
 ///   eval       "loss", "tokens", "seconds"
 ///   memory     at the end of an attempt: "measured_allocated_bytes", "by_category", "by_phase", and null fields with reasons
 ///   checkpoint "path", "seconds", "bytes", "reason" (interval, end, signal); or "restored": true, "seconds"
@@ -24,7 +27,11 @@ namespace assay {
 ///   check      a measurement that a stage made itself: "name", "measured", ...
 ///   error      "error" (kind), "message", "phase"
 ///   end        "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters),
-///              "gemm_gflops", "compute_seconds", "compute_cpu_seconds", "samples_used", "samples_unused"
+///              "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps without waits for
+///              data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"
+///   A launcher (rank -1) writes for each attempt: check "name": "planned_kill", "victim", "signal" before it kills a rank
+///   on purpose; end "exit_code", "interrupted_by", "seconds", "root_cause" (null or a failure), "failures"; a failure is
+///   "rank", "host", "pid", "exit_code", "signal", "phase", "step", "reason", "error", "message", "time"
 class EventWriter {
  public:
   /// Opens for appending; creates the file. Throws Error{io}. `rank` is -1 for the launcher.
