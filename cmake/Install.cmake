@@ -1,0 +1,13 @@
+# cmake --install: programs in bin, recipes and pages in share/assay. assay-rank finds LibTorch where it was found at build time.
+include(GNUInstallDirs)
+install(TARGETS assay RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(TARGET assay-rank)
+  set_target_properties(assay-rank PROPERTIES INSTALL_RPATH "${ASSAY_TORCH}/lib")
+  install(TARGETS assay-rank RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
+install(DIRECTORY recipes docs DESTINATION "${CMAKE_INSTALL_DATADIR}/assay")
+install(FILES README.md LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/assay")
+
+add_test(NAME install COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DVERSION=${PROJECT_VERSION}
+                              -P ${PROJECT_SOURCE_DIR}/tests/install/install_test.cmake)
+set_tests_properties(install PROPERTIES LABELS slow TIMEOUT 120)
