@@ -22,7 +22,8 @@ namespace assay {
 ///              wall time from loading the batches to the end of the update, without evaluation and "save_seconds"
 ///   eval       "loss", "tokens", "seconds"
 ///   memory     at the end of an attempt: "measured_allocated_bytes", "by_category", "by_phase", and null fields with reasons
-///   checkpoint "path", "seconds", "bytes", "reason" (interval, end, signal); or "restored": true, "seconds"
+///   checkpoint "path", "seconds", "bytes" (written by this rank), "reason" (interval, end, signal); or "restored": true,
+///              "path", "seconds"
 ///   collective "operation", "bytes", "elements", "num_wrong", "seconds", "max_abs_error", "device", "gpu", "memory_bytes"
 ///   check      a measurement that a stage made itself: "name", "measured", ...
 ///   error      "error" (kind), "message", "phase"
