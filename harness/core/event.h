@@ -31,8 +31,7 @@ namespace assay {
 ///              "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps without waits for
 ///              data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"
 ///   A launcher (rank -1) writes for each attempt: check "name": "planned_kill", "victim", "signal" before it kills a rank
-///   on purpose; end "exit_code", "interrupted_by", "seconds", "root_cause" (null or a failure), "failures"; a failure is
-///   "rank", "host", "pid", "exit_code", "signal", "phase", "step", "reason", "error", "message", "time"
+///   on purpose; end "exit_code", "interrupted_by", "seconds", "root_cause" (null or the failure with its "sentence")
 class EventWriter {
  public:
   /// Opens for appending; creates the file. Throws Error{io}. `rank` is -1 for the launcher.
