@@ -29,9 +29,9 @@ enum class QuantizationType { none, nf4 };
 enum class FloatType { fp32, bf16 };
 
 struct ModelOptions {
-  std::string path;                ///< folder with config.json, relative to the working folder
-  std::string config = "{}";       ///< overrides of config keys: text of a JSON object with Hugging Face names
-  std::optional<ModelInit> init;   ///< resolved: random for pretrain, load for full, lora and qlora
+  std::string path;               ///< folder with config.json, relative to the working folder
+  std::string config = "{}";      ///< overrides of config keys: text of a JSON object with Hugging Face names
+  std::optional<ModelInit> init;  ///< resolved: random for pretrain, load for full, lora and qlora
   AttentionChoice attention = AttentionChoice::automatic;
   bool operator==(const ModelOptions&) const = default;
 };

@@ -1,0 +1,91 @@
+#include "harness/recipe/not_built.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "harness/core/json.h"
+#include "harness/recipe/recipe_fields.h"
+#include "harness/recipe/recipe_json.h"
+
+namespace assay {
+namespace {
+
+struct Row {
+  std::string_view key;                 ///< one key, or a whole section if it ends in '.'
+  std::vector<std::string_view> built;  ///< values beside the default
+};
+
+/// Keys of parts that are not built yet. Building a part shortens this table.
+const std::vector<Row>& not_built_table() {
+  static const std::vector<Row> rows{
+      {"mode", {"full"}},
+      {"device", {}},
+      {"model.attention", {"flash"}},
+      {"tokenizer.path", {"bytes"}},
+      {"data.format", {"text", "batches", "synthetic"}},
+      {"data.packing", {}},
+      {"data.template", {}},
+      {"train.epochs", {}},
+      {"train.precision", {}},
+      {"train.loss_scale.", {}},
+      {"train.activation_checkpointing", {}},
+      {"optimizer.name", {}},
+      {"optimizer.moment_dtype", {}},
+      {"lora.", {}},
+      {"quantization.", {}},
+      {"parallel.strategy", {"none", "ddp"}},
+      {"parallel.reshard_after_forward", {}},
+      {"parallel.units_in_flight", {}},
+      {"parallel.reduce_dtype", {}},
+      {"parallel.backend", {"gloo"}},
+      {"checkpoint.minutes", {}},
+      {"checkpoint.keep_best", {}},
+      {"checkpoint.async", {}},
+      {"checkpoint.path", {}},
+      {"accept.stages", {"machine", "estimate", "collective", "single", "train", "memory", "utilization"}},
+      {"plan.", {}},
+      {"inference.", {}},
+      {"allocator.", {}},
+  };
+  return rows;
+}
+
+bool is_built(const Row& row, const Json& value) {
+  if (value.is_array()) {
+    return std::all_of(value.begin(), value.end(), [&](const Json& item) { return is_built(row, item); });
+  }
+  return value.is_string() &&
+         std::find(row.built.begin(), row.built.end(), value.get<std::string>()) != row.built.end();
+}
+
+std::string sentence(const Row& row, const Json& value, const Json& default_value) {
+  std::string built;
+  if (!value.is_array() && default_value != "auto" && !default_value.is_null()) built = dump_json(default_value);
+  for (const auto& name : row.built) built += (built.empty() ? "" : ", ") + std::string(name);
+  std::erase(built, '"');
+  const auto shown_value = value.is_string() ? value.get<std::string>() : dump_json(value);
+  return shown_value + " is not supported by this version" +
+         (built.empty() ? "; leave the key out" : " (supported: " + built + ")");
+}
+
+}  // namespace
+
+std::vector<NotBuilt> find_not_built(const Recipe& recipe) {
+  Recipe asked = recipe;
+  Recipe defaults;
+  const auto asked_fields = recipe_fields(asked);
+  const auto default_fields = recipe_fields(defaults);
+  std::vector<NotBuilt> found;
+  for (const auto& row : not_built_table()) {
+    for (std::size_t i = 0; i < asked_fields.size(); ++i) {
+      const auto& key = asked_fields[i].key;
+      if (row.key.ends_with('.') ? !key.starts_with(row.key) : key != row.key) continue;
+      const auto value = field_to_json(asked_fields[i]).value_or(Json(nullptr));
+      const auto default_value = field_to_json(default_fields[i]).value_or(Json(nullptr));
+      if (value != default_value && !is_built(row, value)) found.push_back({key, sentence(row, value, default_value)});
+    }
+  }
+  return found;
+}
+
+}  // namespace assay
