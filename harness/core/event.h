@@ -30,8 +30,10 @@ namespace assay {
 ///   end        "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters),
 ///              "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps without waits for
 ///              data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"
-///   A launcher (rank -1) writes for each attempt: check "name": "planned_kill", "victim", "signal" before it kills a rank
-///   on purpose; end "exit_code", "interrupted_by", "seconds", "root_cause" (null or the failure with its "sentence")
+///   A launcher (rank -1) writes for each attempt: run; error with "failed_rank", "host", "pid", "exit_code", "signal",
+///   "phase", "reason", "error", "message" for each failure; end "exit_code", "stopped_by" (null or signal),
+///   "root_cause_rank" (or null), "seconds"; and check "name": "planned_kill", "victim", "signal" before it kills a rank on
+///   purpose.
 class EventWriter {
  public:
   /// Opens for appending; creates the file. Throws Error{io}. `rank` is -1 for the launcher.
