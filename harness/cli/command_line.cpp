@@ -51,7 +51,7 @@ std::vector<OptionRow> options_of(const Command& command) {
 
 cxxopts::Options parser_of(const Command& command) {
   cxxopts::Options parser(std::string("assay ") + command.name, command.summary);
-  parser.custom_help("[options]").positional_help(command.arguments);
+  parser.custom_help(std::string("[options] ") + command.arguments);
   for (const auto& row : options_of(command)) {
     if (row.value.empty()) {
       parser.add_options()(row.name, row.help);

@@ -17,7 +17,12 @@ void Problems::add(const Place& place, const std::string& key, const std::string
 }
 
 bool Problems::all_good(const std::vector<std::string>& keys) const {
-  return std::none_of(keys.begin(), keys.end(), [&](const auto& key) { return keys_.contains(key); });
+  return std::none_of(keys.begin(), keys.end(), [&](const std::string& key) {
+    for (auto dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+      if (keys_.contains(key.substr(0, dot))) return true;
+    }
+    return keys_.contains(key) || keys_.contains("");
+  });
 }
 
 void Problems::throw_if_any() const {

@@ -23,7 +23,7 @@ class Problems {
   /// `key` is the dotted key, or empty for a mistake of the whole file.
   void add(const Place& place, const std::string& key, const std::string& what);
   bool empty() const { return found_.empty(); }
-  /// No mistake was found at any of these keys, so that rules between them make sense.
+  /// No mistake was found at any of these keys or their sections, so that rules between them make sense.
   bool all_good(const std::vector<std::string>& keys) const;
   /// Throws Error{recipe} with one line for each mistake, in the order of the file, if there are any.
   void throw_if_any() const;

@@ -195,10 +195,10 @@ void read_config_key(const Field& field, const std::string& key, const YamlNode&
 }  // namespace
 
 void read_field(const Field& field, const YamlNode& node, Problems& problems) {
-  if (!problems.all_good({field.key})) return;
   if (node.kind == YamlNode::Kind::null && field.null_allowed) {
     clear(field);
   } else if (node.kind == YamlNode::Kind::null) {
+    if (!problems.all_good({field.key})) return;  // an alias
     problems.add(node.place, field.key, "has no value; null does not stand for the default here, leave the key out");
   } else {
     std::visit(MemberReader(field, node, problems), field.member);

@@ -115,7 +115,10 @@ void add_running(std::vector<Field>& fields, Recipe& r) {
        {"parallel.cpu_binding", choice(r.parallel.cpu_binding), "bind ranks to their NUMA node"},
        {"checkpoint.interval", &r.checkpoint.interval, "steps between saves; 0: none by steps", {0, kBillion}},
        {"checkpoint.minutes", &r.checkpoint.minutes, "minutes between saves", {0, kMillion, true}, true},
-       {"checkpoint.keep_latest", &r.checkpoint.keep_latest, "complete checkpoints kept", {2, kMillion}},
+       {"checkpoint.keep_latest",
+        &r.checkpoint.keep_latest,
+        "complete checkpoints kept",
+        {2, kMillion, false, "the newest may be damaged, and one is being replaced"}},
        {"checkpoint.keep_best", &r.checkpoint.keep_best, "keep the one with the least evaluation loss"},
        {"checkpoint.save_at_end", &r.checkpoint.save_at_end, "save after the last step"},
        {"checkpoint.async", &r.checkpoint.asynchronous, "write while training goes on"},
@@ -206,8 +209,8 @@ std::string range_text(const Range& range) {
     if (value >= kMaxInt) return std::string("9223372036854775807");
     return whole ? std::to_string(static_cast<std::int64_t>(value)) : format_number(value);
   };
-  return range.low_excluded ? "above " + number(range.low) + ", up to " + number(range.high)
-                            : number(range.low) + " to " + number(range.high);
+  return (range.low_excluded ? "above " + number(range.low) + ", up to " : number(range.low) + " to ") +
+         number(range.high) + (range.reason.empty() ? "" : " (" + range.reason + ")");
 }
 
 const Field* find_field(const std::vector<Field>& fields, std::string_view key) {

@@ -20,6 +20,7 @@ struct Range {
   double low = 0;
   double high = 0;
   bool low_excluded = false;
+  std::string reason{};  ///< why, where that is not plain
 };
 
 /// A member with named alternatives; the index counts names. Nothing: not decided yet.
@@ -59,7 +60,7 @@ struct Field {
 /// are each written once against this list.
 std::vector<Field> recipe_fields(Recipe& recipe);
 
-/// "1 to 1048576", "above 0, to 1".
+/// "1 to 1048576", "above 0, up to 1", with the reason in brackets.
 std::string range_text(const Range& range);
 
 /// The field with this key or null.

@@ -119,7 +119,7 @@ class TreeBuilder final : public YAML::EventHandler {
     } else if (key.text == "<<") {
       problems_.add(key.place, path(), "merge keys are not read; write the keys themselves");
     } else if (const auto* first = level.node.find(key.text)) {
-      problems_.add(key.place, path(), "given twice, first at " + first->place.text());
+      problems_.add(key.place, path(), "given twice, first at line " + std::to_string(first->place.line));
     } else {
       level.node.entries.push_back({key.text, key.place, std::move(value)});
     }

@@ -1,0 +1,25 @@
+#include "harness/cli/validate.h"
+
+#include <cstdio>
+
+#include "harness/core/error.h"
+#include "harness/core/json.h"
+#include "harness/core/log.h"
+#include "harness/recipe/recipe_json.h"
+
+namespace assay {
+
+LoadedRecipe load_from(const CommandLine& line, const std::optional<std::string>& fallback) {
+  auto loaded = load_recipe(line.only_path("RECIPE", fallback), line.overrides, {});
+  for (const auto& warning : loaded.warnings) log_warning(warning);
+  return loaded;
+}
+
+int run_validate(const CommandLine& line) {
+  const auto loaded = load_from(line);
+  const auto text = line.has("json") ? dump_json_pretty(recipe_to_json(loaded.recipe)) : recipe_to_yaml(loaded);
+  std::fputs(text.c_str(), stdout);
+  return exit_done;
+}
+
+}  // namespace assay
