@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/acceptance/measurements.h"
+#include "harness/acceptance/stage_checks.h"
+#include "harness/core/units.h"
+
+namespace assay {
+namespace {
+
+/// Bytes of one kind that a dry run predicted beside what a rank measured.
+struct Deviations {
+  double largest = 0;          ///< measured minus predicted, the one furthest from 0
+  std::vector<int> ranks;      ///< that deviate
+  std::string words;
+  std::string missing;         ///< what has no measurement
+};
+
+void compare(int rank, const std::string& name, std::optional<double> measured, double predicted, Deviations& found) {
+  const auto what = "rank " + std::to_string(rank) + (name.empty() ? "" : " " + name);
+  if (!measured) {
+    found.missing = what + " was not measured";
+    return;
+  }
+  const double deviation = *measured - predicted;
+  if (deviation == 0) return;
+  if (std::fabs(deviation) > std::fabs(found.largest)) found.largest = deviation;
+  if (found.ranks.empty() || found.ranks.back() != rank) found.ranks.push_back(rank);
+  found.words += (found.words.empty() ? "" : "; ") + what + ": measured " + format_number(*measured) + ", dry run " +
+                 format_number(predicted);
+}
+
+/// Compares the total, or each entry of an object of the dry run, on every rank.
+Deviations compare_all(const JobRecord& job, const Json& dry_run, const std::string& predicted_key,
+                       const std::string& measured_key) {
+  Deviations found;
+  if (!dry_run.is_object() || !dry_run.contains(predicted_key)) {
+    found.missing = "the dry run has no " + predicted_key;
+    return found;
+  }
+  const Json& predicted = dry_run[predicted_key];
+  if (job.world_size() == 0) found.missing = "there was no training job";
+  for (int rank = 0; rank < job.world_size(); ++rank) {
+    const Json* memory = job.last(rank, "memory", job.last_attempt());
+    if (!predicted.is_object()) {
+      compare(rank, "", number_in(memory, measured_key), predicted.get<double>(), found);
+      continue;
+    }
+    const Json* measured = memory != nullptr && memory->contains(measured_key) ? &(*memory)[measured_key] : nullptr;
+    for (const auto& [name, value] : predicted.items()) {
+      compare(rank, name, number_in(measured, name), value.get<double>(), found);
+    }
+  }
+  return found;
+}
+
+void judge_deviations(StageChecks& checks, const std::string& name, const Deviations& found, const Limits& limits) {
+  const auto measured = found.missing.empty() ? std::optional(found.largest) : std::nullopt;
+  auto& result = checks.judge(name, measured, limits, "memory_deviation", found.missing);
+  if (!measured) return;
+  result.ranks = found.ranks;
+  result.reason = found.words.empty() ? "measured equals the dry run" : found.words;
+}
+
+void check_formula(const RunRecord& run, const JobRecord& job, StageChecks& checks) {
+  const Json* formula = member_of(run.estimate, "formula");
+  const auto total = number_in(formula, "total");
+  std::optional<double> largest;
+  for (int rank = 0; rank < job.world_size(); ++rank) {
+    const auto measured = number_in(job.last(rank, "memory", job.last_attempt()), "measured_allocated_bytes");
+    if (measured) largest = std::max(largest.value_or(0), *measured);
+  }
+  const auto deviation = total && largest && *largest > 0 ? std::optional(*total / *largest - 1) : std::nullopt;
+  auto& result = checks.judge("formula", deviation, run.limits, "formula_deviation", "formula or measurement is missing");
+  if (deviation) result.reason = "closed formula over the largest measured peak, minus 1";
+}
+
+void check_capacity(const RunRecord& run, const JobRecord& job, StageChecks& checks) {
+  if (!run.recipe.device_memory_bytes) return;
+  std::vector<int> beyond;
+  double largest = 0;
+  for (int rank = 0; rank < job.world_size(); ++rank) {
+    const auto measured = number_in(job.last(rank, "memory", job.last_attempt()), "measured_allocated_bytes");
+    if (!measured) {
+      checks.missing("capacity", "rank " + std::to_string(rank) + " was not measured");
+      return;
+    }
+    largest = std::max(largest, *measured);
+    if (*measured > static_cast<double>(*run.recipe.device_memory_bytes)) beyond.push_back(rank);
+  }
+  auto& result = checks.add("capacity", beyond.empty() ? Status::pass : Status::fail);
+  result.measured = static_cast<std::int64_t>(largest);
+  result.limit = *run.recipe.device_memory_bytes;
+  result.unit = "bytes";
+  result.ranks = beyond;
+}
+
+using Figure = std::function<std::optional<double>(const RankUtilization&)>;
+
+/// No rank may be below a share of the median of all, nor (if `floor_limit` is given) below a fixed floor.
+void check_balance(const RunRecord& run, const std::vector<RankUtilization>& rows, const std::string& name,
+                   const Figure& figure, const std::string& floor_limit, StageChecks& checks) {
+  std::vector<double> values;
+  for (const auto& row : rows) {
+    const auto value = figure(row);
+    if (!value) {
+      checks.missing(name, "rank " + std::to_string(row.rank) + " has no " + name);
+      return;
+    }
+    values.push_back(*value);
+  }
+  const auto lowest = values.empty() ? std::nullopt : std::optional(*std::min_element(values.begin(), values.end()));
+  const auto median = median_of(values);
+  auto name_ranks = [&](Result& result, double threshold) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i] < threshold) result.ranks.push_back(rows[i].rank);
+    }
+    if (result.status != Status::fail) return;
+    for (const auto rank : result.ranks) result.reason += "; rank " + std::to_string(rank) + " has " + format_number(values[static_cast<std::size_t>(rank)]);
+    result.healthy = false;
+    result.action = Action::watch;
+  };
+  const auto ratio = lowest && median && *median > 0 ? std::optional(*lowest / *median) : std::nullopt;
+  auto& balance = checks.judge(name + "_of_median", ratio, run.limits, "share_of_median", "no rank was measured");
+  if (ratio && !balance.limit.is_null()) name_ranks(balance, balance.limit.get<double>() * *median);
+  if (floor_limit.empty()) return;
+  auto& floor = checks.judge(name, lowest, run.limits, floor_limit, "no rank was measured");
+  if (!lowest) return;
+  if (!floor.limit.is_null()) name_ranks(floor, floor.limit.get<double>());
+  if (*std::max_element(values.begin(), values.end()) > 1 && floor.status == Status::pass) {
+    floor.status = Status::incomplete;
+    floor.reason = "a value above 1 cannot be: the ceiling was not measured properly";
+  }
+}
+
+}  // namespace
+
+std::vector<Result> evaluate_memory(const RunRecord& run) {
+  const auto& job = undisturbed_job(run);
+  StageChecks checks("memory", "jobs/" + (job.name.empty() ? "train-1" : job.name) + "/events");
+  const Json dry_run = member_of(run.estimate, "dry_run") ? *member_of(run.estimate, "dry_run") : Json();
+  judge_deviations(checks, "allocated", compare_all(job, dry_run, "peak_allocated_bytes", "measured_allocated_bytes"),
+                   run.limits);
+  judge_deviations(checks, "by_category", compare_all(job, dry_run, "by_category", "by_category"), run.limits);
+  judge_deviations(checks, "by_phase", compare_all(job, dry_run, "by_phase", "by_phase"), run.limits);
+  check_formula(run, job, checks);
+  check_capacity(run, job, checks);
+  return checks.take();
+}
+
+std::vector<Result> evaluate_utilization(const RunRecord& run) {
+  const auto& job = undisturbed_job(run);
+  StageChecks checks("utilization", "jobs/" + (job.name.empty() ? "train-1" : job.name) + "/events");
+  const auto rows = utilization_of(job, job.last_attempt());
+  check_balance(run, rows, "compute_share", [](const RankUtilization& row) { return row.compute_share; }, "", checks);
+  check_balance(run, rows, "ceiling_fraction", [](const RankUtilization& row) { return row.ceiling_fraction; },
+                "ceiling_fraction", checks);
+  return checks.take();
+}
+
+}  // namespace assay

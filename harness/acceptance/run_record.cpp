@@ -1,0 +1,190 @@
+#include "harness/acceptance/run_record.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "harness/core/error.h"
+#include "harness/core/event.h"
+#include "harness/core/files.h"
+#include "harness/core/units.h"
+
+namespace assay {
+namespace {
+
+std::string event_file(int rank) {
+  char name[32];
+  std::snprintf(name, sizeof name, "rank_%05d.jsonl", rank);
+  return name;
+}
+
+bool is_of(const Json& event, std::string_view kind, int attempt) {
+  return text_in(&event, "kind") == kind && (attempt == 0 || event.value("attempt", 0) == attempt);
+}
+
+/// The words of an error event that a rank wrote itself.
+std::string sentence_of(const Json& error) {
+  std::string text = "rank " + std::to_string(error.value("rank", -1)) + " failed";
+  if (const auto phase = text_in(&error, "phase"); !phase.empty()) text += " in phase " + phase;
+  if (const auto step = number_in(&error, "step")) text += " of step " + format_number(*step);
+  return text + " (" + text_in(&error, "error") + "): " + text_in(&error, "message");
+}
+
+/// A failure as the launcher recorded it.
+RankFailure failure_of(const Json& event) {
+  RankFailure failure;
+  failure.rank = static_cast<int>(number_in(&event, "failed_rank").value_or(-1));
+  failure.host = text_in(&event, "host");
+  failure.pid = static_cast<int>(number_in(&event, "pid").value_or(0));
+  if (const auto code = number_in(&event, "exit_code")) failure.exit_code = static_cast<int>(*code);
+  if (const auto signal = number_in(&event, "signal")) failure.signal = static_cast<int>(*signal);
+  failure.phase = text_in(&event, "phase");
+  failure.step = static_cast<std::int64_t>(number_in(&event, "step").value_or(0));
+  failure.reason = text_in(&event, "reason");
+  failure.error_kind = text_in(&event, "error");
+  failure.message = text_in(&event, "message");
+  return failure;
+}
+
+}  // namespace
+
+std::optional<double> number_in(const Json* object, const std::string& key) {
+  if (object == nullptr || !object->is_object()) return std::nullopt;
+  const auto found = object->find(key);
+  return found != object->end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+}
+
+const Json* member_of(const Json& object, const std::string& key) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string text_in(const Json* object, const std::string& key) {
+  if (object == nullptr || !object->is_object()) return "";
+  const auto found = object->find(key);
+  return found != object->end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+int JobRecord::last_attempt() const {
+  int attempt = 0;
+  auto look_at = [&](const std::vector<Json>& events) {
+    for (const auto& event : events) attempt = std::max(attempt, event.value("attempt", 0));
+  };
+  look_at(launcher);
+  for (const auto& events_of_rank : ranks) look_at(events_of_rank);
+  return attempt;
+}
+
+std::vector<const Json*> JobRecord::events(int rank, std::string_view kind, int attempt) const {
+  std::vector<const Json*> found;
+  for (const auto& event : ranks.at(static_cast<std::size_t>(rank))) {
+    if (is_of(event, kind, attempt)) found.push_back(&event);
+  }
+  return found;
+}
+
+const Json* JobRecord::last(int rank, std::string_view kind, int attempt) const {
+  const auto found = events(rank, kind, attempt);
+  return found.empty() ? nullptr : found.back();
+}
+
+const Json* JobRecord::find(int rank, std::string_view kind, const std::string& key, const Json& value,
+                            int attempt) const {
+  for (const auto* event : events(rank, kind, attempt)) {
+    if (event->contains(key) && (*event)[key] == value) return event;
+  }
+  return nullptr;
+}
+
+const Json* JobRecord::planned_kill(int attempt) const {
+  for (const auto& event : launcher) {
+    if (is_of(event, "check", attempt) && text_in(&event, "name") == "planned_kill") return &event;
+  }
+  return nullptr;
+}
+
+const Json* JobRecord::launcher_end(int attempt) const {
+  const Json* found = nullptr;
+  for (const auto& event : launcher) {
+    if (is_of(event, "end", attempt)) found = &event;
+  }
+  return found;
+}
+
+std::optional<RankFailure> JobRecord::root_cause(int attempt) const {
+  const auto rank = number_in(launcher_end(attempt), "root_cause_rank");
+  if (!rank) return std::nullopt;
+  for (const auto& event : launcher) {
+    if (is_of(event, "error", attempt) && number_in(&event, "failed_rank") == rank) return failure_of(event);
+  }
+  return std::nullopt;
+}
+
+std::optional<JobFailure> JobRecord::failure(int attempt) const {
+  const Json* end = launcher_end(attempt);
+  const auto signal = text_in(end, "stopped_by");
+  if (end != nullptr && number_in(end, "exit_code") == 0.0 && signal.empty()) return std::nullopt;
+  JobFailure failure;
+  failure.sentence = end == nullptr ? "the launcher of " + name + " died in attempt " + std::to_string(attempt)
+                                    : name + " ended with exit code " + std::to_string(end->value("exit_code", -1));
+  const auto cause = root_cause(attempt);
+  if (cause) {
+    failure.sentence = describe(*cause);
+    failure.error = cause->error_kind;
+    failure.phase = cause->phase;
+    failure.ranks = {cause->rank};
+  } else if (!signal.empty()) {
+    failure.sentence = "interrupted by " + signal;
+    failure.interrupted = true;
+    return failure;
+  }
+  // A lost connection is what the others see when one rank fails: that rank's own error says more.
+  const bool may_be_consequence = !cause || (!cause->signal && (failure.error.empty() || failure.error == "communication"));
+  for (int rank = 0; may_be_consequence && rank < world_size(); ++rank) {
+    const Json* error = last(rank, "error", attempt);
+    if (error == nullptr || text_in(error, "error") == "communication") continue;
+    failure.sentence = sentence_of(*error);
+    failure.error = text_in(error, "error");
+    failure.phase = text_in(error, "phase");
+    failure.ranks = {rank};
+    break;
+  }
+  return failure;
+}
+
+const JobRecord& RunRecord::job(const std::string& name) const {
+  static const JobRecord never_started;
+  const auto found = jobs.find(name);
+  return found == jobs.end() ? never_started : found->second;
+}
+
+JobRecord read_job(const std::filesystem::path& folder) {
+  JobRecord record;
+  record.name = folder.filename().string();
+  const auto job_file = folder / "job.json";
+  if (!std::filesystem::exists(job_file)) return record;
+  record.job = parse_json(read_text_file(job_file), job_file.string());
+  record.launcher = read_events(folder / "events" / "launcher.jsonl");
+  const int world_size = record.job.value("world_size", 0);
+  for (int rank = 0; rank < world_size; ++rank) {
+    record.ranks.push_back(read_events(folder / "events" / event_file(rank)));
+  }
+  return record;
+}
+
+RunRecord read_run(const std::filesystem::path& folder, Recipe recipe) {
+  RunRecord run;
+  run.recipe = std::move(recipe);
+  auto read_if_there = [](const std::filesystem::path& path) {
+    return std::filesystem::exists(path) ? parse_json(read_text_file(path), path.string()) : Json();
+  };
+  run.machine = read_if_there(folder / "machine.json");
+  run.estimate = read_if_there(folder / "jobs" / "estimate-1" / "estimate.json");
+  run.limits = load_limits(folder / "limits.yaml");
+  for (const char* name : {"collective-1", "single-1", "train-1", "twin-1"}) {
+    run.jobs[name] = read_job(folder / "jobs" / name);
+  }
+  return run;
+}
+
+}  // namespace assay

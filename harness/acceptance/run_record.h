@@ -1,0 +1,83 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/acceptance/limits.h"
+#include "harness/core/json.h"
+#include "harness/launch/rank_failure.h"
+#include "harness/recipe/recipe.h"
+
+namespace assay {
+
+/// Why an attempt of a job did not end well.
+struct JobFailure {
+  std::string sentence;   ///< names rank, host, exit code or signal, phase, step and message
+  std::string error;      ///< kind of error (core/error.h); empty if the process left none
+  std::vector<int> ranks;
+  std::string phase;      ///< last phase; empty if unknown
+  bool interrupted = false;  ///< by the user's signal, not by a failure
+};
+
+/// What the processes of one job wrote: jobs/<stage>-<n>/.
+struct JobRecord {
+  std::string name;                       ///< "train-1"
+  Json job;                               ///< job.json, or null: the job was never started
+  std::vector<std::vector<Json>> ranks;   ///< events of each rank, in order
+  std::vector<Json> launcher;             ///< the launcher's events
+
+  bool started() const { return !job.is_null(); }
+  int world_size() const { return static_cast<int>(ranks.size()); }
+  /// The last attempt that was started, 0 before the first.
+  int last_attempt() const;
+  /// Events of one kind, of one attempt (0: of all), in order.
+  std::vector<const Json*> events(int rank, std::string_view kind, int attempt = 0) const;
+  /// The last of these, or null.
+  const Json* last(int rank, std::string_view kind, int attempt = 0) const;
+  /// The first event of that kind whose field `key` is `value`, of one attempt (0: all); or null.
+  const Json* find(int rank, std::string_view kind, const std::string& key, const Json& value, int attempt = 0) const;
+  /// The launcher's event that it is going to kill a rank on purpose in this attempt, or null.
+  const Json* planned_kill(int attempt) const;
+  /// The launcher's event at the end of this attempt, or null: then the launcher itself died or is still at it.
+  const Json* launcher_end(int attempt) const;
+  /// What the launcher named as the first failure of this attempt, if any.
+  std::optional<RankFailure> root_cause(int attempt) const;
+  /// Nothing if the attempt ended with exit code 0.
+  std::optional<JobFailure> failure(int attempt) const;
+  /// The last attempt ended with exit code 0.
+  bool done() const { return started() && last_attempt() > 0 && !failure(last_attempt()); }
+};
+
+/// Everything that evaluation and reports read of one run folder.
+struct RunRecord {
+  Recipe recipe;
+  Json machine;   ///< machine.json, or null
+  Json estimate;  ///< jobs/estimate-1/estimate.json, or null
+  Limits limits;
+  std::map<std::string, JobRecord> jobs;
+
+  /// An empty record, not started, if there is no such job.
+  const JobRecord& job(const std::string& name) const;
+};
+
+/// Reads one job folder; a missing one is a job that was never started. Throws Error{data} for a file that is not what it
+/// should be.
+JobRecord read_job(const std::filesystem::path& folder);
+
+/// Reads all of a run folder but its recipe, which the caller resolves.
+RunRecord read_run(const std::filesystem::path& folder, Recipe recipe);
+
+/// object[key], or null if it is not there, is null, or `object` is no object.
+const Json* member_of(const Json& object, const std::string& key);
+
+/// object[key] as a number if it is there and one.
+std::optional<double> number_in(const Json* object, const std::string& key);
+
+/// object[key] as a text; "" if it is not there or no text.
+std::string text_in(const Json* object, const std::string& key);
+
+}  // namespace assay
