@@ -22,7 +22,7 @@ namespace {
 
 cxxopts::Options torchrun_options() {
   cxxopts::Options options("assay launch", "Starts PROGRAM on every rank of this node, as torchrun does.\n");
-  options.custom_help("[options]").positional_help("-- PROGRAM ARGS");
+  options.custom_help("[options] -- PROGRAM ARGS");
   const auto text = [] { return cxxopts::value<std::string>(); };
   options.add_options()("nproc-per-node",
                         "ranks: a number, cpu (one a CPU), gpu, or auto (gpu where there is one, else cpu)", text(),
@@ -221,10 +221,13 @@ int run_launch(const std::vector<std::string>& arguments) {
     spec.folder = run_folder / ("attempt_" + std::to_string(spec.attempt - 1));
     const LaunchResult result = launch(spec);
     if (!result.root_cause) return result.exit_code;
-    std::cerr << failure_block(spec.program.front(), result.failures) << std::flush;
     const bool may_restart = spec.attempt <= spec.max_restarts && !result.interrupted_by;
-    if (!may_restart || would_fail_again(*result.root_cause)) return result.exit_code;
-    log_warning("restart " + std::to_string(spec.attempt) + " of " + std::to_string(spec.max_restarts));
+    if (!may_restart || would_fail_again(*result.root_cause)) {
+      std::cerr << failure_block(spec.program.front(), result.failures) << std::flush;
+      return result.exit_code;
+    }
+    log_warning(describe(*result.root_cause) + "; restart " + std::to_string(spec.attempt) + " of " +
+                std::to_string(spec.max_restarts));
   }
 }
 
