@@ -27,6 +27,7 @@ const std::vector<OptionRow>& option_table() {
       {"output", "DIR", "run folder (default: runs/<recipe>-<time>)"},
       {"allow-change", "KEY", "on resume: this key may differ from the run that is resumed; may be repeated"},
       {"json", "", "one JSON document on stdout, logs on stderr"},
+      {"keys", "", "list every recipe key with its type, range, default and meaning"},
       {"dry-run", "", "resolve and check the recipe only, print it, start nothing"},
       {"quiet", "", "warnings and errors only"},
       {"help", "", "this text"},
@@ -156,7 +157,7 @@ CommandLine parse_command_line(const Command& command, const std::vector<std::st
 }
 
 std::string help_of(const Command& command) {
-  if (command.options != nullptr) return parser_of(command).help();
+  if (command.options != nullptr) return parser_of(command).help() + "\n";
   return std::string(command.summary) + "\nUsage:\n  assay " + command.name + " " + command.arguments + "\n";
 }
 

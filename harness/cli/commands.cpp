@@ -7,7 +7,7 @@ namespace assay {
 const std::vector<Command>& all_commands() {
   static const std::vector<Command> commands{
       {"validate", "RECIPE [KEY=VALUE ...]", "resolve and check only; prints the resolved recipe",
-       "json nproc-per-node", run_validate},
+       "json keys nproc-per-node", run_validate},
   };
   return commands;
 }

@@ -5,6 +5,7 @@
 #include "harness/core/error.h"
 #include "harness/core/json.h"
 #include "harness/core/log.h"
+#include "harness/recipe/recipe_fields.h"
 #include "harness/recipe/recipe_json.h"
 
 namespace assay {
@@ -15,10 +16,15 @@ LoadedRecipe load_from(const CommandLine& line, const std::optional<std::string>
   return loaded;
 }
 
-int run_validate(const CommandLine& line) {
-  const auto loaded = load_from(line);
+int print_recipe(const LoadedRecipe& loaded, const CommandLine& line) {
   const auto text = line.has("json") ? dump_json_pretty(recipe_to_json(loaded.recipe)) : recipe_to_yaml(loaded);
   std::fputs(text.c_str(), stdout);
+  return exit_done;
+}
+
+int run_validate(const CommandLine& line) {
+  if (!line.has("keys")) return print_recipe(load_from(line), line);
+  std::fputs(recipe_key_help().c_str(), stdout);
   return exit_done;
 }
 

@@ -11,8 +11,11 @@ namespace assay {
 /// The recipe a command was given, resolved; warnings are logged. `fallback` is the file if none was named.
 LoadedRecipe load_from(const CommandLine& line, const std::optional<std::string>& fallback = {});
 
-/// Prints the resolved recipe with origins, or as JSON; starts nothing. Also --dry-run of every command that starts
-/// something.
+/// Prints the resolved recipe with origins, or with --json as JSON: what --dry-run does in every command that starts
+/// something. Returns exit_done.
+int print_recipe(const LoadedRecipe& loaded, const CommandLine& line);
+
+/// `assay validate`: checks a recipe and prints it; with --keys, prints what keys there are. Starts nothing.
 int run_validate(const CommandLine& line);
 
 }  // namespace assay

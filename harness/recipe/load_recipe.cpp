@@ -5,7 +5,6 @@
 
 #include "harness/core/files.h"
 #include "harness/core/json.h"
-#include "harness/core/units.h"
 #include "harness/recipe/problems.h"
 #include "harness/recipe/read_fields.h"
 #include "harness/recipe/recipe_fields.h"
@@ -43,7 +42,6 @@ bool is_plain_text(const std::string& text) {
 std::string yaml_text(const Json& json) {
   std::string text;
   if (json.is_string()) return is_plain_text(json.get<std::string>()) ? json.get<std::string>() : dump_json(json);
-  if (json.is_number_float()) return format_number(json.get<double>());
   if (json.is_array()) {
     for (const auto& item : json) text += (text.empty() ? "" : ", ") + yaml_text(item);
     return "[" + text + "]";

@@ -89,7 +89,6 @@ class MemberReader {
         all.push_back({*text, 1});
       }
     }
-    if (items.empty()) values_.add(node_, "the list is empty; name a file or a folder");
     return all;
   }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "harness/core/files.h"
-#include "harness/core/units.h"
 #include "harness/recipe/problems.h"
 #include "harness/recipe/read_fields.h"
 #include "harness/recipe/yaml_tree.h"
@@ -19,6 +18,9 @@ struct ToJson {
   template <class T>
   std::optional<Json> operator()(std::optional<T>* member) const {
     return *member ? std::optional(Json(**member)) : std::nullopt;
+  }
+  std::optional<Json> operator()(std::string* member) const {
+    return member->empty() ? std::nullopt : std::optional(Json(*member));
   }
   std::optional<Json> operator()(std::vector<DataPath>* member) const {
     const bool plain = std::all_of(member->begin(), member->end(), [](const auto& path) { return path.weight == 1; });
@@ -59,9 +61,7 @@ YamlNode node_of(const Json& json) {
   } else if (!json.is_null()) {
     node.kind = YamlNode::Kind::scalar;
     node.quoted = json.is_string();
-    node.text = json.is_string()         ? json.get<std::string>()
-                : json.is_number_float() ? format_number(json.get<double>())
-                                         : dump_json(json);
+    node.text = json.is_string() ? json.get<std::string>() : dump_json(json);
   }
   return node;
 }

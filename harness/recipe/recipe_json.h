@@ -10,8 +10,8 @@
 
 namespace assay {
 
-/// All keys by section, sizes in bytes. What is not decided before resolution (model.init, parallel.strategy,
-/// accept.limits) is left out while it is open.
+/// All keys by section, sizes in bytes. What is open before resolution (model.init, parallel.strategy, accept.limits,
+/// an empty text) is left out.
 Json recipe_to_json(const Recipe& recipe);
 
 /// The exact inverse of recipe_to_json. Throws Error{recipe} with all mistakes for anything else.

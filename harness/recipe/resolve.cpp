@@ -23,22 +23,30 @@ class Resolver {
       : loaded_(loaded), recipe_(loaded.recipe), facts_(facts), places_(places), whole_(whole), problems_(problems) {}
 
   void run() {
+    if (recipe_.device == DeviceChoice::automatic) {
+      resolve("device", recipe_.device, facts_.cuda_available ? DeviceChoice::cuda : DeviceChoice::cpu);
+    }
+    check_quantization();  // before the next: these say more about a value than that its part is missing
+    check_stages();
+    refuse_not_built();
     resolve_choices();
     resolve_data();
-    check_quantization();
     check_parallel();
     check_steps();
-    check_texts();
-    // Last: a rule between keys says more about a value than that its part is missing.
-    for (const auto& [key, what] : find_not_built(recipe_)) {
-      if (problems_.all_good({key})) refuse(key, what);
-    }
+    check_name();
+    refuse_not_built();  // what was only resolved to such a value
   }
 
  private:
   void refuse(const std::string& key, const std::string& what) {
     const auto found = places_.find(key);
     problems_.add(found == places_.end() ? whole_ : found->second, key, what);
+  }
+
+  void refuse_not_built() {
+    for (const auto& [key, what] : find_not_built(recipe_)) {
+      if (good({key})) refuse(key, what);
+    }
   }
 
   void warn(const std::string& sentence) { loaded_.warnings.push_back(sentence); }
@@ -56,9 +64,6 @@ class Resolver {
 
   void resolve_choices() {
     auto& r = recipe_;
-    if (r.device == DeviceChoice::automatic) {
-      resolve("device", r.device, facts_.cuda_available ? DeviceChoice::cuda : DeviceChoice::cpu);
-    }
     const bool cuda = r.device == DeviceChoice::cuda;
     if (!r.model.init) {
       const bool from_nothing = r.mode == Mode::pretrain || r.mode == Mode::inference;
@@ -70,7 +75,7 @@ class Resolver {
     if (!r.parallel.strategy) {
       resolve("parallel.strategy", r.parallel.strategy, world_size() == 1 ? StrategyName::none : StrategyName::ddp);
     }
-    if (r.parallel.backend == BackendChoice::automatic) {
+    if (good({"device"}) && r.parallel.backend == BackendChoice::automatic) {
       resolve("parallel.backend", r.parallel.backend, cuda ? BackendChoice::nccl : BackendChoice::gloo);
     }
     if (!r.accept.limits)
@@ -96,7 +101,8 @@ class Resolver {
 
   void resolve_data() {
     auto& data = recipe_.data;
-    if (!given("model.path")) refuse("model.path", "is missing; name the folder with the model's config.json");
+    if (good({"model.path"}) && !given("model.path"))
+      refuse("model.path", "is missing; name the folder with the model's config.json");
     if (!good({"data.path", "data.format"})) return;
     const bool synthetic = data.format == DataFormat::synthetic;
     if (data.path.empty() && !synthetic) {
@@ -164,10 +170,13 @@ class Resolver {
     }
   }
 
-  void check_texts() {
+  void check_name() {
     if (good({"name"}) && (recipe_.name.find('/') != std::string::npos || recipe_.name.starts_with("."))) {
       refuse("name", recipe_.name + " is part of the run folder's name: no '/', and no '.' in front");
     }
+  }
+
+  void check_stages() {
     if (!good({"accept.stages"})) return;
     const std::vector<std::string> known(kStages.begin(), kStages.end());
     std::set<std::string> seen;

@@ -191,7 +191,7 @@ std::string unknown_key_text(const std::vector<Field>& fields, const std::string
   auto suggestion = foreign_key(key);
   if (suggestion.empty() || suggestion == key) suggestion = nearest_key(fields, key);
   return "unknown key" +
-         (suggestion.empty() ? "; assay validate --help lists all keys" : "; did you mean " + suggestion + "?");
+         (suggestion.empty() ? "; assay validate --keys lists all keys" : "; did you mean " + suggestion + "?");
 }
 
 }  // namespace assay

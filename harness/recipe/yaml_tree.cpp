@@ -16,7 +16,9 @@ class TreeBuilder final : public YAML::EventHandler {
  public:
   /// `start` is where the text starts; without a line, all of it is at that place.
   TreeBuilder(Place start, std::string key, Problems& problems)
-      : start_(std::move(start)), key_(std::move(key)), problems_(problems) {}
+      : start_(std::move(start)), key_(std::move(key)), problems_(problems) {
+    root_.place = start_;
+  }
 
   YamlNode take_root() { return std::move(root_); }
 

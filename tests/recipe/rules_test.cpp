@@ -1,0 +1,173 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/recipe/recipe_file.h"
+
+namespace assay {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+std::vector<std::string> said(const std::vector<std::string>& words, const ResolveFacts& facts = {}) {
+  return RecipeFile(kSmall).mistakes(words, facts);
+}
+
+std::vector<std::string> warned(const std::vector<std::string>& words) {
+  return RecipeFile(kSmall).load(words).warnings;
+}
+
+TEST(Rules, WhatIsOpenIsResolved) {
+  const RecipeFile file("model: {path: m}\ndata: {path: a.txt}\ntokenizer: {path: bytes}\n", "mine.yaml");
+  const auto one = file.load();
+  EXPECT_EQ(one.recipe.name, "mine");
+  EXPECT_EQ(one.recipe.model.init, ModelInit::random);
+  EXPECT_EQ(one.recipe.model.attention, AttentionChoice::flash);
+  EXPECT_EQ(one.recipe.data.format, DataFormat::text);
+  EXPECT_EQ(one.recipe.parallel.strategy, StrategyName::none);
+  EXPECT_EQ(one.recipe.parallel.backend, BackendChoice::gloo);
+  EXPECT_EQ(one.recipe.accept.limits, "recipes/limits/cpu.yaml");
+  EXPECT_EQ(one.recipe.train.global_batch_size, 2 * 2 * 1);
+  EXPECT_EQ(one.origins.at("model.path"), file.path.string() + ":1");
+  EXPECT_EQ(one.origins.at("seed"), "default");
+  EXPECT_EQ(one.origins.at("parallel.strategy"), "resolved");
+
+  const auto two = file.load({"parallel.nproc_per_node=2", "mode=full", "device=auto"});
+  EXPECT_EQ(two.recipe.parallel.strategy, StrategyName::ddp);
+  EXPECT_EQ(two.recipe.model.init, ModelInit::load);
+  EXPECT_EQ(two.recipe.device, DeviceChoice::cpu);
+  EXPECT_EQ(two.recipe.train.global_batch_size, 2 * 2 * 2);
+  EXPECT_EQ(two.origins.at("parallel.nproc_per_node"), "command line");
+  EXPECT_EQ(two.origins.at("device"), "command line, resolved");
+
+  ResolveFacts four;
+  four.world_size = 4;
+  EXPECT_EQ(file.load({}, four).recipe.train.global_batch_size, 2 * 2 * 4);
+}
+
+TEST(Rules, FormatComesFromTheName) {
+  EXPECT_EQ(RecipeFile("model: {path: m}\ndata: {path: a.safetensors}\n").load().recipe.data.format,
+            DataFormat::batches);
+  EXPECT_THAT(RecipeFile("model: {path: m}\ndata: {path: a.bin}\n").mistakes(),
+              ElementsAre(HasSubstr("llmc, nanogpt or llmq")));
+  EXPECT_THAT(
+      RecipeFile("model: {path: m}\ndata: {path: [a.txt, b.safetensors]}\ntokenizer: {path: bytes}\n").mistakes(),
+      ElementsAre(HasSubstr("several formats")));
+}
+
+TEST(Rules, RequiredKeys) {
+  EXPECT_THAT(RecipeFile("seed: 1\n").mistakes(), ElementsAre(StartsWith("r.yaml:1:1: model.path: is missing"),
+                                                              StartsWith("r.yaml:1:1: data.path: is missing")));
+  EXPECT_THAT(RecipeFile("model: {path: m}\ndata: {path: a}\n").mistakes(),
+              ElementsAre(HasSubstr("tokenizer.path: is missing")));
+  EXPECT_THAT(said({"train.eval_interval=5"}), ElementsAre(HasSubstr("data.eval_path: is missing")));
+}
+
+// B12: a global batch that is not the product is refused with the arithmetic.
+TEST(Rules, AGlobalBatchMustBeTheProduct) {
+  EXPECT_THAT(
+      said({"train.global_batch_size=10", "train.gradient_accumulation_steps=2", "parallel.nproc_per_node=3"}),
+      ElementsAre("command line: train.global_batch_size: 10 is not micro_batch_size 2 x gradient_accumulation_steps 2 "
+                  "x ranks 3 = 12"));
+  EXPECT_THAT(said({"train.global_batch_size=7", "train.gradient_accumulation_steps=1"}),
+              ElementsAre(HasSubstr("7 is not micro_batch_size 2 x gradient_accumulation_steps 1 x ranks 1 = 2")));
+  EXPECT_THAT(said({"train.global_batch_size=12", "parallel.nproc_per_node=3"}), IsEmpty());
+}
+
+// K05: a warm-up that the run does not leave is told.
+TEST(Rules, AWarmupAsLongAsTheRunIsWarnedOf) {
+  for (const char* steps : {"10", "11"}) {
+    EXPECT_THAT(warned({"train.max_steps=10", std::string("schedule.warmup_steps=") + steps}),
+                ElementsAre(HasSubstr("ends inside its warm-up")));
+  }
+  for (const char* steps : {"0", "9"}) {
+    EXPECT_THAT(warned({"train.max_steps=10", std::string("schedule.warmup_steps=") + steps}), IsEmpty());
+  }
+  EXPECT_THAT(warned({"train.max_steps=1", "schedule.warmup_steps=0", "schedule.min_lr_ratio=0"}), IsEmpty());
+}
+
+TEST(Rules, KeysThatAreNotUsedAreWarnedOf) {
+  EXPECT_THAT(warned({"data.path=a"}), ElementsAre(HasSubstr("data.path is not used")));
+  EXPECT_THAT(warned({"tokenizer.path=bytes"}), ElementsAre(HasSubstr("tokenizer.path is not used")));
+  EXPECT_THAT(warned({"data.eval_path=a"}), ElementsAre(HasSubstr("data.eval_path is not used")));
+}
+
+TEST(Rules, SeveralRanksNeedAStrategy) {
+  EXPECT_THAT(said({"parallel.nproc_per_node=2", "parallel.strategy=none"}),
+              ElementsAre(HasSubstr("none with 2 ranks")));
+  EXPECT_THAT(said({"parallel.strategy=none"}), IsEmpty());
+}
+
+TEST(Rules, OneCheckpointIsTooFew) {
+  EXPECT_THAT(said({"checkpoint.keep_latest=1"}),
+              ElementsAre(HasSubstr("allowed: 2 to 1000000 (the newest may be damaged")));
+}
+
+TEST(Rules, ModesAndQuantizationFitTogether) {
+  EXPECT_THAT(said({"mode=full", "quantization.type=nf4"}), ElementsAre(HasSubstr("mode full trains all weights")));
+  EXPECT_THAT(said({"quantization.type=nf4"}), ElementsAre(HasSubstr("mode pretrain trains all weights")));
+  EXPECT_THAT(said({"mode=qlora"}), Contains(HasSubstr("mode qlora needs quantization type nf4")));
+  EXPECT_THAT(said({"mode=lora", "quantization.type=nf4"}), Contains(HasSubstr("is called mode qlora")));
+}
+
+TEST(Rules, StagesAndNames) {
+  EXPECT_THAT(said({"accept.stages=[trian]"}), ElementsAre(HasSubstr("unknown stage trian; did you mean train?")));
+  EXPECT_THAT(said({"accept.stages=[train, train]"}), ElementsAre(HasSubstr("named twice")));
+  EXPECT_THAT(said({"accept.stages=[]"}), ElementsAre(HasSubstr("the list is empty")));
+  EXPECT_THAT(said({"name=../x"}), ElementsAre(HasSubstr("part of the run folder's name")));
+}
+
+TEST(Rules, PartsThatAreNotBuiltAreRefused) {
+  for (const char* word : {"mode=lora",
+                           "mode=inference",
+                           "device=cuda",
+                           "model.attention=math",
+                           "data.format=jsonl",
+                           "data.packing=false",
+                           "tokenizer.path=some/folder",
+                           "train.precision=bf16",
+                           "train.activation_checkpointing=full",
+                           "optimizer.name=sgd",
+                           "optimizer.moment_dtype=bf16",
+                           "parallel.strategy=zero1",
+                           "parallel.strategy=fsdp",
+                           "parallel.reduce_dtype=bf16",
+                           "parallel.backend=nccl",
+                           "checkpoint.minutes=5",
+                           "checkpoint.keep_best=true",
+                           "checkpoint.async=true",
+                           "checkpoint.path=x",
+                           "lora.r=16",
+                           "plan.tokens=1e9",
+                           "inference.batch_size=2",
+                           "allocator.max_split_size=64MiB",
+                           "train.epochs=2",
+                           "train.loss_scale.initial=2",
+                           "accept.stages=[train, drill]"}) {
+    const auto lines = said({word, "data.path=a.txt"});
+    EXPECT_THAT(lines, Contains(HasSubstr("not supported by this version"))) << word;
+  }
+  EXPECT_THAT(said({"train.precision=bf16"}),
+              ElementsAre("command line: train.precision: bf16 is not supported by this version (supported: fp32)"));
+  EXPECT_THAT(said({"lora.r=8", "plan.runs=1", "lora.target_modules=[q_proj, v_proj]"}), IsEmpty());
+  for (const char* word :
+       {"schedule.name=wsd", "data.shuffle=false", "model.init=load", "model.attention=flash", "mode=full"}) {
+    EXPECT_THAT(said({word}), IsEmpty()) << word;
+  }
+  ResolveFacts gpu;
+  gpu.cuda_available = true;
+  EXPECT_THAT(said({"device=auto"}, gpu), ElementsAre(HasSubstr("device: cuda is not supported")));
+}
+
+TEST(Rules, AMistakeInOneKeyBringsNoOtherAboutIt) {
+  EXPECT_THAT(said({"train.micro_batch_size=x", "train.global_batch_size=3"}),
+              ElementsAre(HasSubstr("train.micro_batch_size: x")));
+  EXPECT_THAT(RecipeFile("model: {path: m}\ndata: {path: a}\ntokenizer: bytes\n").mistakes(),
+              ElementsAre("r.yaml:3:12: tokenizer: bytes is given, expected is a section: tokenizer: {path: ...}"));
+}
+
+}  // namespace
+}  // namespace assay
