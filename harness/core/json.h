@@ -18,6 +18,9 @@ std::string dump_json_pretty(const Json& value);
 /// Parses strict JSON (UTF-8, no comments, no duplicate keys, at most 100 levels). Throws Error{data} that names `what`.
 Json parse_json(std::string_view text, const std::string& what);
 
+/// The same for objects with very many keys: these come out sorted, where Json would search all keys at each insertion.
+nlohmann::json parse_large_json(std::string_view text, const std::string& what);
+
 /// Sets object[key] to value, or to null with a "<key>_reason" beside it if value is not finite.
 void set_number(Json& object, const std::string& key, double value);
 

@@ -65,6 +65,14 @@ TEST(Json, DuplicateKeysAndDeepNestingAreRefused) {
   EXPECT_THROW(parse_json(std::string(200, '[') + std::string(200, ']'), "x"), Error);
 }
 
+TEST(Json, WhatTheLibraryWouldOverlookIsRefused) {
+  EXPECT_THROW(parse_json(std::string("{}\0", 3), "text"), Error);
+  EXPECT_THROW(parse_json(std::string("{}\0{\"a\":1}", 10), "text"), Error);
+  EXPECT_THROW(parse_json("\xef\xbb\xbf{}", "text"), Error);
+  EXPECT_THROW(parse_large_json(R"({"a":{"b":1},"a":2})", "text"), Error);
+  EXPECT_EQ(parse_large_json(R"({"b":1,"a":{"b":2}})", "text").dump(), R"({"a":{"b":2},"b":1})");
+}
+
 TEST(Events, ALineCutShortByAKillIsLeftOut) {
   const TemporaryFolder folder;
   const auto path = folder.path / "rank_00000.jsonl";

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/core/files.h"
+
+namespace assay {
+
+/// Checksums of a file are made of pieces of this size; the last piece is shorter.
+inline constexpr std::uint64_t chunk_bytes = std::uint64_t{8} << 20U;
+
+/// What is known of a file that was written: enough to prove later that it is whole.
+struct FileRecord {
+  std::string name;  ///< without folder
+  std::uint64_t size_bytes = 0;
+  std::uint64_t chunk_bytes = assay::chunk_bytes;
+  std::vector<std::string> chunk_checksums;  ///< XXH3-128 of each chunk, 32 hexadecimal digits
+};
+
+/// XXH3-128 of the bytes, 32 hexadecimal digits.
+std::string checksum_of(std::string_view bytes);
+
+/// Writes a new file from front to back and makes its checksums while the bytes are in cache. A file that was not
+/// finished is left as it is.
+class CheckedFileWriter {
+ public:
+  /// Creates or empties the file. Throws Error{io}.
+  explicit CheckedFileWriter(const std::filesystem::path& path);
+  ~CheckedFileWriter();
+  CheckedFileWriter(const CheckedFileWriter&) = delete;
+  CheckedFileWriter& operator=(const CheckedFileWriter&) = delete;
+
+  /// Appends the bytes. Throws Error{io}: a full disk, a file too large (where SIGXFSZ is ignored).
+  void write(const void* data, std::uint64_t size);
+
+  /// Waits until the file is on the disk (fsync) and closes it. Throws Error{io}.
+  FileRecord finish();
+
+ private:
+  struct Hasher;
+
+  void end_chunk();
+
+  std::filesystem::path path_;
+  FileDescriptor file_;
+  std::unique_ptr<Hasher> hasher_;
+  FileRecord record_;
+};
+
+/// Reads a file from front to back, one chunk at a time, each compared with its checksum before it is handed out.
+class CheckedFileReader {
+ public:
+  /// Throws Error{data} if the file is missing or has another size than the record says.
+  CheckedFileReader(const std::filesystem::path& path, const FileRecord& record);
+
+  bool at_end() const { return position_ == record_.size_bytes; }
+
+  /// Where in the file the next chunk begins.
+  std::uint64_t position() const { return position_; }
+
+  /// The next chunk; valid until the next call. Throws Error{data} that names file and byte range if the checksum
+  /// differs, Error{io} if the disk cannot be read.
+  std::string_view next();
+
+ private:
+  std::filesystem::path path_;
+  FileRecord record_;
+  FileDescriptor file_;
+  std::vector<char> chunk_;
+  std::uint64_t position_ = 0;
+};
+
+}  // namespace assay
