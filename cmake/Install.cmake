@@ -7,7 +7,3 @@ if(TARGET assay-rank)
 endif()
 install(DIRECTORY recipes docs DESTINATION "${CMAKE_INSTALL_DATADIR}/assay")
 install(FILES README.md LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/assay")
-
-add_test(NAME install COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DVERSION=${PROJECT_VERSION}
-                              -P ${PROJECT_SOURCE_DIR}/tests/install/install_test.cmake)
-set_tests_properties(install PROPERTIES LABELS slow TIMEOUT 120)
