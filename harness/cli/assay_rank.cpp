@@ -1,0 +1,117 @@
+// assay-rank: one rank of a job. Given a job by assay (JSON on standard input), or a recipe on its command line when it is
+// started by torchrun --no-python, srun or mpirun.
+
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "harness/core/clock.h"
+#include "harness/core/error.h"
+#include "harness/core/log.h"
+#include "harness/launch/rank_failure.h"
+#include "harness/recipe/load_recipe.h"
+#include "harness/recipe/recipe_json.h"
+#include "harness/train/job.h"
+#include "harness/train/rank_context.h"
+
+namespace assay {
+namespace {
+
+Job job_from_input(const World& world, std::vector<Recipe>& dry_runs) {
+  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  const Json json = parse_json(text, "job on standard input");
+  Job job;
+  job.world = world;
+  job.attempt = world.restart_count + 1;
+  job.kind = json.at("kind").get<std::string>();
+  job.options = json.value("options", Json::object());
+  job.folder = json.value("folder", "");
+  if (job.kind == "dry_run") {
+    for (const auto& recipe : json.at("recipes")) dry_runs.push_back(recipe_from_json(recipe));
+  } else if (json.contains("recipe")) {
+    job.recipe = recipe_from_json(json.at("recipe"));
+  }
+  return job;
+}
+
+// All ranks must write into one folder: rank 0 chooses it.
+std::filesystem::path agreed_folder(const World& world, const Recipe& recipe, const std::string& asked) {
+  std::string folder = asked.empty() ? "runs/" + recipe.name + "-" + utc_now_compact() : asked;
+  if (world.world_size > 1 && asked.empty()) {
+    const SystemClock clock;
+    World meeting = world;
+    meeting.listen_fd.reset();
+    const auto communicator = make_communicator(meeting, recipe.parallel.timeout_seconds, clock);
+    folder = CommunicatorGroup(*communicator).all_gather(folder).front();
+  }
+  return std::filesystem::path(folder) / "jobs" / "train-1";
+}
+
+Job job_from_recipe(const World& world, const std::vector<std::string>& arguments, const std::string& output) {
+  if (arguments.empty()) throw Error(ErrorKind::usage, "assay-rank needs a recipe: assay-rank RECIPE [KEY=VALUE ...]");
+  ResolveFacts facts;
+  facts.world_size = world.world_size;
+  const auto loaded = load_recipe(arguments.front(), {arguments.begin() + 1, arguments.end()}, facts);
+  Job job;
+  job.world = world;
+  job.attempt = world.restart_count + 1;
+  job.recipe = loaded.recipe;
+  job.folder = agreed_folder(world, loaded.recipe, output);
+  if (world.rank == 0) {
+    for (const auto& warning : loaded.warnings) log_warning(warning);
+    log_info("events and checkpoints: " + job.folder.string());
+  }
+  return job;
+}
+
+int run_job(const Job& job, const std::vector<Recipe>& dry_runs) {
+  if (job.kind == "train") return run_train(job);
+  if (job.kind == "collective") return run_collective_check(job);
+  if (job.kind == "verify") return run_verify(job);
+  if (job.kind == "dry_run") return run_dry_run_job(dry_runs);
+  throw Error(ErrorKind::internal, "unknown kind of job: " + job.kind);
+}
+
+int run(int argc, char** argv) {
+  cxxopts::Options options("assay-rank", "One rank of a job; its place in the world comes from the environment.");
+  options.positional_help("RECIPE [KEY=VALUE ...]").show_positional_help();
+  options.add_options()("job", "read a job as JSON from standard input")("output", "run folder", cxxopts::value<std::string>()->default_value(""))(
+      "help", "this text")("version", "the version")("arguments", "", cxxopts::value<std::vector<std::string>>()->default_value(""));
+  options.parse_positional("arguments");
+  const auto parsed = options.parse(argc, argv);
+  if (parsed.count("help") > 0) {
+    std::printf("%s", options.help({""}).c_str());
+    return exit_done;
+  }
+  if (parsed.count("version") > 0) {
+    std::printf("assay-rank %s\n", ASSAY_VERSION);
+    return exit_done;
+  }
+  const World world = world_from_environment();
+  start_log("", LogLevel::normal);
+  std::vector<Recipe> dry_runs;
+  if (parsed.count("job") > 0) return run_job(job_from_input(world, dry_runs), dry_runs);
+  std::vector<std::string> arguments;
+  if (parsed.count("arguments") > 0) arguments = parsed["arguments"].as<std::vector<std::string>>();
+  return run_job(job_from_recipe(world, arguments, parsed["output"].as<std::string>()), {});
+}
+
+}  // namespace
+}  // namespace assay
+
+int main(int argc, char** argv) {
+  using namespace assay;
+  try {
+    return run(argc, argv);
+  } catch (const cxxopts::exceptions::exception& error) {
+    log_error(error.what());
+    return exit_usage;
+  } catch (...) {
+    const Error error = current_error();
+    log_error(error.what());
+    return exit_code_of(error.kind());
+  }
+}

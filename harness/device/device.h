@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace assay {
+
+/// Where a trainer runs. The trainer, the model and the sharding never ask which one it is. One object a rank; not
+/// thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  /// Where tensors are created.
+  virtual c10::Device torch_device() const = 0;
+
+  /// A new fp64 tensor [n] on the device with these values.
+  virtual at::Tensor upload(const std::vector<double>& values) = 0;
+
+  /// A new fp32 tensor of this shape on the device with these values.
+  virtual at::Tensor upload(const std::vector<float>& values, at::IntArrayRef shape) = 0;
+
+  /// A new int64 tensor of this shape on the device with these values.
+  virtual at::Tensor upload(const std::vector<std::int64_t>& values, at::IntArrayRef shape) = 0;
+
+  /// The values of an fp64 tensor. The one place where values leave the device; waits for it. A dry run gives zeros.
+  virtual std::vector<double> read(const at::Tensor& values) = 0;
+
+  /// Waits until all work given to the device is done.
+  virtual void synchronize() {}
+};
+
+/// The CPU with `num_threads` threads for each rank. Sets the thread count of LibTorch in this process.
+std::unique_ptr<Device> make_cpu_device(int num_threads);
+
+/// A dry run of a CPU rank with `num_threads` threads: tensors without memory or values. The same operators allocate the
+/// same blocks in the same order as on the CPU, scratch of kernels included.
+std::unique_ptr<Device> make_meta_device(int num_threads);
+
+}  // namespace assay

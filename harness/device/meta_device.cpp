@@ -1,0 +1,39 @@
+#include <ATen/ops/empty.h>
+
+#include "harness/device/device.h"
+#include "harness/device/meta_kernels.h"
+
+namespace assay {
+namespace {
+
+class MetaDevice final : public Device {
+ public:
+  explicit MetaDevice(int num_threads) { set_meta_target_threads(num_threads); }
+
+  c10::Device torch_device() const override { return c10::Device(c10::kMeta); }
+
+  at::Tensor upload(const std::vector<double>& values) override {
+    return empty({static_cast<std::int64_t>(values.size())}, at::kDouble);
+  }
+  at::Tensor upload(const std::vector<float>& /*values*/, at::IntArrayRef shape) override {
+    return empty(shape, at::kFloat);
+  }
+  at::Tensor upload(const std::vector<std::int64_t>& /*values*/, at::IntArrayRef shape) override {
+    return empty(shape, at::kLong);
+  }
+
+  std::vector<double> read(const at::Tensor& values) override {
+    return std::vector<double>(static_cast<std::size_t>(values.numel()), 0.0);
+  }
+
+ private:
+  static at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype) {
+    return at::empty(shape, at::device(at::kMeta).dtype(dtype));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_meta_device(int num_threads) { return std::make_unique<MetaDevice>(num_threads); }
+
+}  // namespace assay

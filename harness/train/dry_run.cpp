@@ -1,0 +1,26 @@
+#include "harness/train/dry_run.h"
+
+#include <algorithm>
+
+#include "harness/core/clock.h"
+#include "harness/memory/tracking_allocator.h"
+#include "harness/train/training_loop.h"
+
+namespace assay {
+
+std::shared_ptr<MemoryLedger> dry_run(const Recipe& recipe, const ModelConfig& config, int rank, int world_size,
+                                      bool enforce_capacity, std::int64_t num_steps, bool record_events) {
+  auto ledger = std::make_shared<MemoryLedger>(enforce_capacity ? recipe.device_memory_bytes.value_or(0) : 0);
+  if (record_events) ledger->record_events();
+  const LedgerScope scope(ledger);
+  const ManualClock clock;
+  const auto device = make_meta_device(static_cast<int>(recipe.train.num_threads));
+  const auto communicator = make_fake_communicator(rank, world_size, clock);
+  const auto rows = make_synthetic_rows(recipe.data.sequence_length, config.vocab_size, recipe.seed);
+  Trainer trainer(recipe, config, {*device, *communicator, clock, *ledger, *rows, {}});
+  trainer.initialize_parameters();
+  run_training_loop(trainer, std::min(num_steps, recipe.train.max_steps), {});
+  return ledger;
+}
+
+}  // namespace assay

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "harness/memory/ledger.h"
+#include "harness/recipe/recipe.h"
+#include "model/model_config.h"
+
+namespace assay {
+
+/// Steps a dry run does: the second is like all later ones.
+inline constexpr std::int64_t kDryRunSteps = 2;
+
+/// Runs the trainer of `rank` of a world of `world_size` on tensors without memory, without data, weights or other
+/// processes, in milliseconds, and returns what it allocated. The ledger enforces the recipe's device_memory: a plan that
+/// does not fit throws c10::OutOfMemoryError if `enforce_capacity`. Changes the thread's target thread count.
+std::shared_ptr<MemoryLedger> dry_run(const Recipe& recipe, const ModelConfig& config, int rank, int world_size,
+                                      bool enforce_capacity, std::int64_t num_steps = kDryRunSteps,
+                                      bool record_events = false);
+
+}  // namespace assay

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "harness/core/json.h"
+#include "harness/launch/world.h"
+#include "harness/recipe/recipe.h"
+
+namespace assay {
+
+/// What a rank process is asked to do.
+struct Job {
+  std::string kind = "train";  ///< train, collective, dry_run, verify
+  Recipe recipe;               ///< resolved
+  std::filesystem::path folder;
+  Json options = Json::object();  ///< of the kind; see run_verify, run_train
+  int attempt = 1;
+  World world;
+};
+
+/// A train job on this rank: load, resume, steps, evaluation, checkpoints, events. Returns the exit code; throws Error.
+/// Options: "allow_change": keys of the recipe that may differ from the checkpoint's.
+int run_train(const Job& job);
+
+/// A collective job: the check of row 1.11, a "collective" event for each operation.
+int run_collective_check(const Job& job);
+
+/// A verify job: compares a model with values computed elsewhere and prints JSON. Options: "model", "reference" (paths),
+/// "config" (text of overrides), "atol", "rtol", "loss_atol" (numbers or null).
+int run_verify(const Job& job);
+
+/// Dry runs of many recipes; prints a JSON array.
+int run_dry_run_job(const std::vector<Recipe>& recipes);
+
+}  // namespace assay

@@ -1,0 +1,96 @@
+#include "harness/train/rank_events.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "harness/core/files.h"
+#include "harness/memory/ledger_json.h"
+
+namespace assay {
+namespace {
+
+std::filesystem::path event_file(const Job& job) {
+  make_folders(job.folder / "events");
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "rank_%05d.jsonl", job.world.rank);
+  return job.folder / "events" / name.data();
+}
+
+}  // namespace
+
+RankEvents::RankEvents(const Job& job, const Clock& clock, const MemoryLedger& ledger)
+    : clock_(clock),
+      ledger_(ledger),
+      writer_(event_file(job), job.world.rank, job.attempt),
+      phase_start_(clock.wall_seconds()) {
+  const char* heartbeat = std::getenv(kHeartbeatVariable);
+  if (heartbeat != nullptr) heartbeat_ = std::make_unique<Heartbeat>(heartbeat);
+  if (heartbeat_) heartbeat_->beat(0, Phase::load);
+}
+
+void RankEvents::write(std::string_view kind, const Json& fields) { writer_.write(kind, current_step_, fields); }
+
+Json RankEvents::phase_fields(Phase phase) const {
+  const auto index = static_cast<std::size_t>(phase);
+  return {{"phase", name_of(phase)},
+          {"seconds", phase_seconds_[index]},
+          {"peak_allocated_bytes", ledger_.peak_by_phase()[index]}};
+}
+
+void RankEvents::end_phase() {
+  const auto index = static_cast<std::size_t>(phase_);
+  const double now = clock_.wall_seconds();
+  phase_seconds_[index] += now - phase_start_;
+  phase_start_ = now;
+  if (phase_written_[index]) return;
+  phase_written_[index] = true;
+  write("phase", phase_fields(phase_));
+}
+
+void RankEvents::enter(Phase phase) {
+  if (phase != phase_) end_phase();
+  phase_ = phase;
+  if (heartbeat_) heartbeat_->beat(current_step_ + 1, phase);
+}
+
+void RankEvents::step(const StepRecord& record) {
+  current_step_ = record.step;
+  compute_seconds += record.compute_seconds;
+  compute_cpu_seconds += record.compute_cpu_seconds;
+  Json fields{{"learning_rate", record.learning_rate},
+              {"tokens", record.tokens},
+              {"real_tokens", record.tokens},
+              {"loss_tokens", record.loss_tokens},
+              {"skipped", record.skipped},
+              {"cpu_seconds", record.cpu_seconds},
+              {"step_seconds", record.step_seconds},
+              {"data_seconds", record.data_seconds},
+              {"forward_seconds", record.forward_seconds},
+              {"backward_seconds", record.backward_seconds},
+              {"communication_seconds", record.communication_seconds},
+              {"optimizer_seconds", record.optimizer_seconds},
+              {"save_seconds", save_seconds},
+              {"peak_allocated_bytes", record.peak_allocated_bytes},
+              {"peak_reserved_bytes", nullptr},
+              {"peak_reserved_bytes_reason", "a CPU has no caching allocator"}};
+  set_number(fields, "loss", record.loss);
+  set_number(fields, "grad_norm", record.grad_norm);
+  write("step", fields);
+  save_seconds = 0;
+}
+
+void RankEvents::finish_phases() {
+  end_phase();
+  for (std::size_t i = 0; i < kPhaseNames.size(); ++i) {
+    if (phase_written_[i]) write("phase", phase_fields(static_cast<Phase>(i)));
+  }
+  write("memory", {{"measured_allocated_bytes", ledger_.peak_bytes()},
+                   {"by_category", bytes_by_name(ledger_.peak_by_category(), kMemoryCategoryNames)},
+                   {"by_phase", bytes_by_name(ledger_.peak_by_phase(), kPhaseNames)},
+                   {"measured_reserved_bytes", nullptr},
+                   {"measured_reserved_bytes_reason", "a CPU has no caching allocator"},
+                   {"device_used_bytes", nullptr},
+                   {"device_used_bytes_reason", "a CPU has no memory of its own"}});
+}
+
+}  // namespace assay

@@ -1,0 +1,265 @@
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <optional>
+#include <set>
+
+#include "checkpoint/checkpointer.h"
+#include "harness/core/error.h"
+#include "harness/core/log.h"
+#include "harness/core/units.h"
+#include "harness/memory/tracking_allocator.h"
+#include "harness/recipe/recipe_json.h"
+#include "harness/train/job.h"
+#include "harness/train/load_model.h"
+#include "harness/train/rank_context.h"
+#include "harness/train/rank_events.h"
+#include "harness/train/tensor_bytes.h"
+#include "harness/train/training_loop.h"
+
+namespace assay {
+namespace {
+
+Json versions() { return {{"assay", ASSAY_VERSION}, {"libtorch", TORCH_VERSION}}; }
+
+Json state_of(const Progress& progress) {
+  return {{"step", progress.step}, {"samples", progress.samples}, {"skipped_steps", progress.skipped_steps}};
+}
+
+Progress progress_from(const Json& state) {
+  return {state.at("step").get<std::int64_t>(), state.at("samples").get<std::int64_t>(),
+          state.at("skipped_steps").get<std::int64_t>()};
+}
+
+// Keys that may differ between a checkpoint and the run that resumes it: they change no number of the training.
+const std::set<std::string>& harmless_changes() {
+  static const std::set<std::string> keys{
+      "name", "resume", "checkpoint.interval", "checkpoint.keep_latest", "checkpoint.save_at_end", "data.eval_path",
+      "train.eval_interval", "parallel.timeout_seconds", "parallel.cpu_binding", "device_memory"};
+  return keys;
+}
+
+/// One rank of a training job. The only place that joins model, sharding and checkpoint.
+class RankProcess {
+ public:
+  RankProcess(const Job& job, const Clock& clock, MemoryLedger& ledger, RankEvents& events)
+      : job_(job),
+        clock_(clock),
+        ledger_(ledger),
+        events_(events),
+        config_(load_model_config(job.recipe.model.path, job.recipe.model.config)),
+        rows_(make_row_source(job.recipe, job.world.world_size, config_.vocab_size)),
+        eval_rows_(make_eval_source(job.recipe)),
+        device_(make_cpu_device(static_cast<int>(job.recipe.train.num_threads))),
+        communicator_(make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock_)),
+        group_(*communicator_),
+        checkpointer_(job.folder / "checkpoints", static_cast<int>(job.recipe.checkpoint.keep_latest), group_) {}
+
+  int run();
+
+ private:
+  void load();
+  void restore();
+  void check_recipe(const Manifest& manifest) const;
+  void write_run_event();
+  void record(const StepRecord& record);
+  void evaluate(std::int64_t step);
+  void save(std::int64_t step, bool last);
+  void finish(int stop_signal, double gemm_gflops);
+  bool leads() const { return job_.world.rank == 0; }
+
+  const Job& job_;
+  const Clock& clock_;
+  MemoryLedger& ledger_;
+  RankEvents& events_;
+  ModelConfig config_;
+  std::unique_ptr<RowSource> rows_;
+  std::unique_ptr<RowSource> eval_rows_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Communicator> communicator_;
+  CommunicatorGroup group_;
+  Checkpointer checkpointer_;
+  std::unique_ptr<Trainer> trainer_;
+  Json resumed_from_;
+  std::int64_t last_saved_step_ = -1;
+};
+
+void RankProcess::load() {
+  trainer_ = std::make_unique<Trainer>(
+      job_.recipe, config_,
+      TrainerParts{*device_, *communicator_, clock_, ledger_, *rows_, [this](Phase phase) { events_.enter(phase); }});
+  trainer_->enter(Phase::load);
+  if (job_.recipe.model.init == ModelInit::load) {
+    load_model_weights(trainer_->model(), job_.recipe.model.path);
+  } else {
+    trainer_->initialize_parameters();
+  }
+}
+
+void RankProcess::check_recipe(const Manifest& manifest) const {
+  std::string refused;
+  for (const auto& difference : recipe_differences(recipe_from_json(manifest.run.recipe), job_.recipe)) {
+    const bool ungoverned = difference.key.rfind("accept.", 0) == 0 || difference.key.rfind("plan.", 0) == 0;
+    const auto allowed = job_.options.value("allow_change", std::vector<std::string>());
+    if (ungoverned || harmless_changes().count(difference.key) > 0 ||
+        std::find(allowed.begin(), allowed.end(), difference.key) != allowed.end()) {
+      continue;
+    }
+    refused += "\n  " + difference.key + ": " + difference.left + " in the checkpoint, " + difference.right + " now";
+  }
+  if (!refused.empty()) {
+    throw Error(ErrorKind::recipe, "the checkpoint was made by another recipe; give --allow-change KEY for each change you mean:" + refused);
+  }
+}
+
+void RankProcess::restore() {
+  if (job_.recipe.resume == "never") return;
+  trainer_->enter(Phase::restore);
+  const auto tensors = trainer_->state_tensors();
+  std::optional<RestoreResult> restored;
+  if (job_.recipe.resume == "auto") {
+    restored = checkpointer_.restore_newest(destinations_of(tensors));
+  } else {
+    restored = checkpointer_.restore(job_.recipe.resume, destinations_of(tensors));
+  }
+  if (!restored) return;
+  check_recipe(restored->manifest);
+  trainer_->finish_restore(progress_from(restored->rank_state));
+  resumed_from_ = restored->path.string();
+  last_saved_step_ = restored->step;
+  Json skipped = Json::array();
+  for (const auto& damaged : restored->skipped) {
+    skipped.push_back({{"path", damaged.path.string()}, {"reason", damaged.reason}});
+    if (leads()) log_warning("skipped damaged checkpoint " + damaged.path.string() + ": " + damaged.reason);
+  }
+  events_.write("checkpoint", {{"restored", true},
+                               {"path", restored->path.string()},
+                               {"seconds", restored->seconds},
+                               {"bytes", restored->size_bytes},
+                               {"restored_step", restored->step},
+                               {"skipped", skipped}});
+  if (leads()) log_info("resumed from " + restored->path.string());
+}
+
+void RankProcess::write_run_event() {
+  const std::int64_t parameters = config_.num_parameters();
+  events_.write("run", {{"job", job_.kind},
+                        {"pid", ::getpid()},
+                        {"host", host_name()},
+                        {"world_size", job_.world.world_size},
+                        {"device", "cpu"},
+                        {"backend", job_.world.world_size > 1 ? "gloo" : "none"},
+                        {"num_threads", job_.recipe.train.num_threads},
+                        {"parameters", parameters},
+                        {"trainable_parameters", parameters},
+                        {"param_dtype", "fp32"},
+                        {"model_flops_per_token", config_.model_flops_per_token(job_.recipe.data.sequence_length)},
+                        {"flops_convention", kFlopsConvention},
+                        {"versions", versions()},
+                        {"recipe_hash", recipe_hash(job_.recipe)},
+                        {"resumed_from", resumed_from_},
+                        {"state_hash", trainer_->state_hash()},
+                        {"data", rows_->description()},
+                        {"notes", config_.notes}});
+  events_.write("option", {{"name", "model.attention"},
+                           {"asked", "flash"},
+                           {"used", "_scaled_dot_product_flash_attention_for_cpu"}});
+}
+
+void RankProcess::record(const StepRecord& record) {
+  events_.step(record);
+  if (!leads()) return;
+  std::array<char, 160> line{};
+  std::snprintf(line.data(), line.size(), "step %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s",
+                static_cast<long long>(record.step), static_cast<long long>(job_.recipe.train.max_steps), record.loss,
+                record.grad_norm, record.learning_rate, static_cast<double>(record.tokens) / record.step_seconds);
+  log_info(line.data());
+}
+
+void RankProcess::evaluate(std::int64_t step) {
+  const std::int64_t interval = job_.recipe.train.eval_interval;
+  if (interval == 0 || !eval_rows_ || step % interval != 0) return;
+  const EvalRecord record = trainer_->evaluate(*eval_rows_);
+  Json fields{{"tokens", record.loss_tokens}, {"seconds", record.seconds}};
+  set_number(fields, "loss", record.loss);
+  events_.write("eval", fields);
+  if (leads()) log_info("evaluation after step " + std::to_string(step) + ": loss " + format_number(record.loss));
+}
+
+void RankProcess::save(std::int64_t step, bool last) {
+  const auto& options = job_.recipe.checkpoint;
+  const bool due = options.interval > 0 && step % options.interval == 0;
+  const bool at_end = last && options.save_at_end;
+  if (!(due || at_end) || step == last_saved_step_) return;
+  const double start = clock_.wall_seconds();
+  trainer_->enter(Phase::save);
+  const auto tensors = trainer_->state_tensors();
+  const auto result = checkpointer_.save(step, bytes_of(tensors), state_of(trainer_->progress()),
+                                         {recipe_to_json(job_.recipe), recipe_hash(job_.recipe), versions()});
+  last_saved_step_ = step;
+  std::size_t own_bytes = 0;
+  for (const auto& tensor : tensors) own_bytes += tensor.tensor.nbytes();
+  trainer_->enter(Phase::update);
+  events_.save_seconds += clock_.wall_seconds() - start;
+  events_.write("checkpoint", {{"path", result.path.string()},
+                               {"seconds", result.seconds},
+                               {"bytes", own_bytes},
+                               {"saved_step", step},
+                               {"reason", due ? "interval" : (received_stop_signal() != 0 ? "signal" : "end")}});
+}
+
+void RankProcess::finish(int stop_signal, double gemm_gflops) {
+  events_.finish_phases();
+  const std::int64_t used = trainer_->progress().samples;
+  const auto available = rows_->num_samples() ? rows_->num_samples() : rows_->epoch_samples();
+  Json fields{{"exit_code", stop_signal == 0 ? exit_done : exit_incomplete},
+              {"stopped_by", stop_signal == 0 ? Json() : Json(stop_signal)},
+              {"state_hash", trainer_->state_hash()},
+              {"gemm_gflops", gemm_gflops},
+              {"compute_seconds", events_.compute_seconds},
+              {"compute_cpu_seconds", events_.compute_cpu_seconds},
+              {"samples_used", used},
+              {"samples_unused", available ? Json(std::max<std::int64_t>(0, *available - used)) : Json()}};
+  if (!available) fields["samples_unused_reason"] = "the data has no end";
+  events_.write("end", fields);
+}
+
+int RankProcess::run() {
+  load();
+  restore();
+  const double gemm_gflops = measure_gemm_gflops(clock_);
+  write_run_event();
+  LoopFeatures features;
+  features.stop_signal = received_stop_signal;
+  features.evaluate = [this](std::int64_t step) { evaluate(step); };
+  features.save = [this](std::int64_t step, bool last) { save(step, last); };
+  features.record = [this](const StepRecord& step) { record(step); };
+  const int stop_signal = run_training_loop(*trainer_, job_.recipe.train.max_steps, features);
+  communicator_->barrier();
+  finish(stop_signal, gemm_gflops);
+  return stop_signal == 0 ? exit_done : exit_incomplete;
+}
+
+}  // namespace
+
+int run_train(const Job& job) {
+  catch_stop_signals();
+  install_tracking_allocators();
+  const SystemClock clock;
+  const auto ledger = std::make_shared<MemoryLedger>(job.recipe.device_memory_bytes.value_or(0));
+  const LedgerScope scope(ledger);
+  RankEvents events(job, clock, *ledger);
+  try {
+    RankProcess process(job, clock, *ledger, events);
+    return process.run();
+  } catch (...) {
+    const Error error = current_error();
+    events.write("error", {{"error", name_of(error.kind())}, {"message", error.what()}, {"phase", name_of(events.phase())}});
+    throw error;
+  }
+}
+
+}  // namespace assay

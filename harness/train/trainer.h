@@ -1,0 +1,135 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/core/clock.h"
+#include "harness/core/memory_scope.h"
+#include "harness/device/device.h"
+#include "harness/memory/ledger.h"
+#include "harness/recipe/recipe.h"
+#include "harness/train/row_source.h"
+#include "harness/train/step_batch.h"
+#include "model/transformer.h"
+#include "sharding/communicator.h"
+#include "sharding/flat_unit.h"
+#include "sharding/sharded_adamw.h"
+
+namespace assay {
+
+/// What differs between a run and a dry run. All must outlive the trainer.
+struct TrainerParts {
+  Device& device;
+  Communicator& communicator;
+  const Clock& clock;
+  MemoryLedger& ledger;
+  const RowSource& rows;
+  std::function<void(Phase)> on_phase;  ///< told of every change of phase; may be empty
+};
+
+/// One optimizer step as the step event has it.
+struct StepRecord {
+  std::int64_t step = 0;  ///< 1 is the first
+  double loss = 0;
+  double grad_norm = 0;  ///< before clipping
+  double learning_rate = 0;
+  std::int64_t tokens = 0;
+  std::int64_t loss_tokens = 0;
+  bool skipped = false;  ///< no trained token in the whole global batch: nothing was updated
+  int stop_signal = 0;   ///< a signal that some rank received; all ranks stop after this step
+  double cpu_seconds = 0;
+  double step_seconds = 0;
+  double data_seconds = 0;
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  double communication_seconds = 0;
+  double optimizer_seconds = 0;
+  double compute_seconds = 0;      ///< forward, backward and optimizer
+  double compute_cpu_seconds = 0;  ///< CPU seconds of the same
+  std::int64_t peak_allocated_bytes = 0;
+};
+
+struct EvalRecord {
+  double loss = 0;
+  std::int64_t loss_tokens = 0;
+  double seconds = 0;
+};
+
+/// Where a job is: what a checkpoint keeps beside tensors.
+struct Progress {
+  std::int64_t step = 0;           ///< optimizer steps done, skipped ones included
+  std::int64_t samples = 0;        ///< samples used by all ranks so far
+  std::int64_t skipped_steps = 0;
+  bool operator==(const Progress&) const = default;
+};
+
+/// A tensor of the training state; a checkpoint writes it and reads it back in place.
+struct StateTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+/// One rank of a training job: model, flat units, optimizer, and the step over them. Builds everything in its constructor,
+/// in one order, on the device; the same object runs on the CPU and as a dry run.
+class Trainer {
+ public:
+  /// Allocates parameters, gradients and moments; parameters are zero until initialize() or a load.
+  Trainer(const Recipe& recipe, const ModelConfig& config, TrainerParts parts);
+
+  /// Sets the parameters as transformers initializes them, from the recipe's seed: equal on all ranks.
+  void initialize_parameters();
+
+  /// Collective: one optimizer step. `stop_signal` 0 or a signal this process received. Throws Error{numeric} on all ranks,
+  /// naming rank and step, if a loss or gradient is not finite; then nothing has been updated.
+  StepRecord step(int stop_signal);
+
+  /// Collective: loss over all samples of `rows` (at most kMostEvalMicroSteps micro-steps), without gradients; leaves the
+  /// training state as it was.
+  EvalRecord evaluate(const RowSource& rows);
+
+  /// This rank's part of parameters and moments, and its random state. Views: writing into them restores the state;
+  /// finish_restore() must follow.
+  std::vector<StateTensor> state_tensors();
+
+  /// Collective: after state_tensors() were filled: makes whole what the ranks hold in parts and sets the counters.
+  void finish_restore(const Progress& progress);
+
+  /// XXH3-128 of parameters, moments and counters of this rank, in hexadecimal.
+  std::string state_hash() const;
+
+  /// Starts a phase; the trainer does so itself within step() and evaluate().
+  void enter(Phase phase);
+
+  Transformer& model() { return model_; }
+  const Progress& progress() const { return progress_; }
+  TrainerParts& parts() { return parts_; }
+
+  static constexpr std::int64_t kMostEvalMicroSteps = 8;
+
+ private:
+  struct Summary;
+  void accumulate_gradients(const StepBatch& batch, const at::Tensor& loss, StepRecord& record);
+  void reduce_gradients();
+  Summary exchange_summary(const at::Tensor& loss, int stop_signal);
+  void update(const Summary& summary, StepRecord& record);
+  template <class Work>
+  void timed(double& seconds, double& cpu_seconds, Work work);
+
+  Recipe recipe_;
+  TrainerParts parts_;
+  BatchShape batch_shape_;
+  Transformer model_;
+  std::vector<std::unique_ptr<FlatUnit>> units_;
+  std::unique_ptr<ShardedAdamW> optimizer_;
+  at::Generator generator_;   ///< this rank's own random stream
+  at::Tensor random_state_;   ///< its state as bytes, while a checkpoint is written or read
+  Progress progress_;
+};
+
+}  // namespace assay

@@ -1,0 +1,53 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "model/functions.h"
+
+namespace assay::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// y = x r w with r = (mean(x^2) + eps)^(-1/2). Then, with g = dy w and n the width:
+//   dw = sum over tokens of dy x r,   dx = r g - x r^3 (x . g) / n
+struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps) {
+    const auto width = static_cast<double>(x.size(-1));
+    const at::Tensor inverse_root = at::linalg_vector_norm(x, 2, at::IntArrayRef{-1}, /*keepdim=*/true);
+    inverse_root.square_().div_(width).add_(eps).rsqrt_();
+    context->save_for_backward({x, weight, inverse_root});
+    return at::mul(x, inverse_root).mul_(weight);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto saved = context->get_saved_variables();
+    at::Tensor weight = saved[1];
+    const std::int64_t width = weight.numel();
+    const at::Tensor x = saved[0].reshape({-1, width});
+    const at::Tensor inverse_root = saved[2].reshape({-1, 1});
+    const at::Tensor grad = grads[0].reshape({-1, width});
+
+    const at::Tensor product = at::mul(grad, x);
+    const at::Tensor correction = at::mv(product, weight).unsqueeze_(1);
+    correction.mul_(inverse_root).mul_(inverse_root).mul_(inverse_root).div_(static_cast<double>(width));
+
+    at::Tensor grad_weight;
+    if (weight.grad().defined()) {
+      weight.mutable_grad().addmv_(product.t(), inverse_root.squeeze(1));
+    } else {
+      grad_weight = at::mv(product.t(), inverse_root.squeeze(1));
+    }
+    at::Tensor grad_x = at::mul(grad, weight);
+    grad_x.mul_(inverse_root).addcmul_(x, correction, -1);
+    return {grad_x.view(saved[0].sizes()), grad_weight, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return RmsNormFunction::apply(x, weight, eps);
+}
+
+}  // namespace assay::ops

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "harness/device/device.h"
+#include "model/functions.h"
+#include "model/model_config.h"
+
+namespace assay {
+
+/// A named weight. The transformer declares it; whoever owns the memory (the sharding) sets `value`, a leaf of this shape
+/// that requires a gradient or not.
+struct Parameter {
+  std::string name;  ///< Hugging Face's key
+  std::vector<std::int64_t> shape;
+  at::Tensor value;
+
+  /// Weight decay applies to matrices only.
+  bool decayed() const { return shape.size() >= 2; }
+  std::int64_t numel() const;
+};
+
+/// A part of the network that is gathered and freed as one.
+struct Unit {
+  std::string name;
+  std::vector<Parameter> parameters;
+};
+
+struct TransformerOptions {
+  ops::AttentionKernel attention = ops::AttentionKernel::flash_cpu;
+  std::int64_t sequence_length = 128;
+  std::int64_t loss_chunk_tokens = 1024;
+};
+
+/// Decoder-only network of the Llama family: units embedding, one a block, head. With tied embeddings the head unit has no
+/// matrix of its own and reads the embedding's. Not copyable: units hold what others point to.
+class Transformer {
+ public:
+  /// Declares the units and makes the rotary tables on the device. Throws Error{recipe} if the sequence is longer than
+  /// max_position_embeddings.
+  Transformer(const ModelConfig& config, const TransformerOptions& options, Device& device);
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+
+  std::vector<Unit>& units() { return units_; }
+  const ModelConfig& config() const { return config_; }
+
+  /// Weighted sum of token losses, fp64 [1]; see ops::linear_cross_entropy for targets, weights and the rule on backward.
+  /// input_ids int64 [B, L], targets int64 [B * L], weights fp32 [B * L].
+  at::Tensor loss(const at::Tensor& input_ids, const at::Tensor& targets, const at::Tensor& weights) const;
+
+  /// Logits fp32 [B, L, V] for input_ids int64 [B, L].
+  at::Tensor logits(const at::Tensor& input_ids) const;
+
+ private:
+  at::Tensor block(const Unit& unit, const at::Tensor& x) const;
+  at::Tensor hidden_states(const at::Tensor& input_ids) const;
+  const at::Tensor& head_weight() const;
+
+  ModelConfig config_;
+  TransformerOptions options_;
+  std::vector<Unit> units_;
+  at::Tensor cos_;
+  at::Tensor sin_;
+};
+
+/// Sets one parameter to what transformers' initialization gives it: norms 1, matrices normal(0, initializer_range) drawn
+/// from `generator`. Parameters must be initialized in the order of units(), so that values depend on the seed alone.
+void initialize_parameter(Parameter& parameter, const ModelConfig& config, at::Generator generator);
+
+}  // namespace assay

@@ -1,0 +1,98 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "harness/core/error.h"
+#include "harness/core/memory_scope.h"
+#include "sharding/communicator.h"
+
+namespace assay {
+namespace {
+
+std::string first_line(const char* text) {
+  const std::string whole = text;
+  return whole.substr(0, whole.find('\n'));
+}
+
+class GlooCommunicator final : public Communicator {
+ public:
+  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, int rank, int world_size, const Clock& clock)
+      : Communicator(rank, world_size, clock), group_(std::move(group)) {}
+
+ protected:
+  void do_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    at::Tensor out = output;
+    at::Tensor in = input;
+    run("all_gather", [&] { return group_->_allgather_base(out, in, {}); });
+  }
+
+  void do_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
+    at::Tensor out = output;
+    at::Tensor in = input;
+    std::vector<std::int64_t> equal_parts;
+    run("all_to_all", [&] { return group_->alltoall_base(out, in, equal_parts, equal_parts, {}); });
+  }
+
+  void do_broadcast(const at::Tensor& tensor, int root) override {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    run("broadcast", [&] { return group_->broadcast(tensors, options); });
+  }
+
+  void do_barrier() override {
+    run("barrier", [&] { return group_->barrier({}); });
+  }
+
+ private:
+  // The transport's staging is not device memory, and its errors become ours.
+  template <class Start>
+  void run(const char* operation, Start start) {
+    const UntrackedScope untracked;
+    try {
+      start()->wait();
+    } catch (const std::exception& error) {
+      throw Error(ErrorKind::communication, std::string(operation) + " failed on rank " + std::to_string(rank()) + " of " +
+                                                std::to_string(world_size()) + ": " + first_line(error.what()) +
+                                                "; look at the other ranks for the cause");
+    }
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo_communicator(const Rendezvous& rendezvous, int rank, int world_size,
+                                                     double timeout_seconds, const Clock& clock) {
+  const UntrackedScope untracked;
+  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
+  try {
+    c10d::TCPStoreOptions store_options;
+    store_options.port = static_cast<std::uint16_t>(rendezvous.port);
+    store_options.isServer = rendezvous.is_server;
+    store_options.numWorkers = static_cast<std::size_t>(world_size);
+    store_options.waitWorkers = false;
+    store_options.timeout = timeout;
+    store_options.useLibUV = false;
+    if (rendezvous.listen_fd >= 0) store_options.masterListenFd = rendezvous.listen_fd;
+    auto store = c10::make_intrusive<c10d::TCPStore>(rendezvous.host, store_options);
+    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(rendezvous.prefix, std::move(store));
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(prefixed), rank, world_size, std::move(options));
+    return std::make_unique<GlooCommunicator>(std::move(group), rank, world_size, clock);
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::communication, "rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
+                                              " could not join at " + rendezvous.host + ":" +
+                                              std::to_string(rendezvous.port) + " within " +
+                                              std::to_string(static_cast<int>(timeout_seconds)) + " s: " + first_line(error.what()));
+  }
+}
+
+}  // namespace assay

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "harness/core/clock.h"
+#include "harness/device/device.h"
+#include "harness/memory/ledger.h"
+#include "harness/memory/tracking_allocator.h"
+#include "harness/train/trainer.h"
+#include "sharding/communicator.h"
+#include "tests/support/rank_threads.h"
+
+namespace assay {
+
+/// A communicator among ranks that are threads of this process; `port` is one that no other test uses at that moment.
+inline std::unique_ptr<Communicator> make_test_communicator(int rank, int world_size, int port, const Clock& clock) {
+  if (world_size == 1) return make_fake_communicator(0, 1, clock);
+  Rendezvous rendezvous;
+  rendezvous.port = port;
+  rendezvous.is_server = rank == 0;
+  return make_gloo_communicator(rendezvous, rank, world_size, /*timeout_seconds=*/30, clock);
+}
+
+/// What one rank of a test run holds while `body` runs.
+struct TestRank {
+  int rank;
+  Trainer& trainer;
+  MemoryLedger& ledger;
+};
+
+/// Builds a CPU trainer a rank, ranks as threads, parameters initialized, and runs `body` on each.
+inline void run_trainers(const Recipe& recipe, const ModelConfig& config, int world_size, int port,
+                         const std::function<void(TestRank)>& body, bool record_events = false) {
+  install_tracking_allocators();
+  run_ranks(world_size, [&](int rank) {
+    const SystemClock clock;
+    const auto communicator = make_test_communicator(rank, world_size, port, clock);
+    const auto rows = make_row_source(recipe, world_size, config.vocab_size);
+    auto ledger = std::make_shared<MemoryLedger>(recipe.device_memory_bytes.value_or(0));
+    if (record_events) ledger->record_events();
+    const LedgerScope scope(ledger);
+    const auto device = make_cpu_device(static_cast<int>(recipe.train.num_threads));
+    Trainer trainer(recipe, config, {*device, *communicator, clock, *ledger, *rows, {}});
+    trainer.initialize_parameters();
+    body({rank, trainer, *ledger});
+  });
+}
+
+}  // namespace assay

@@ -1,0 +1,118 @@
+#include "harness/train/dry_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <sstream>
+
+#include "tests/support/trainer_run.h"
+
+namespace assay {
+namespace {
+
+struct Case {
+  std::int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocab;
+  std::int64_t batch, length, accumulation;
+  int world_size;
+  std::int64_t threads;
+  std::int64_t chunk;
+  bool tied;
+  double max_grad_norm = 1;
+};
+
+ModelConfig config_of(const Case& c) {
+  ModelConfig config;
+  config.vocab_size = c.vocab;
+  config.hidden_size = c.hidden;
+  config.intermediate_size = c.intermediate;
+  config.num_hidden_layers = c.layers;
+  config.num_attention_heads = c.heads;
+  config.num_key_value_heads = c.kv_heads;
+  config.head_dim = c.head_dim;
+  config.tie_word_embeddings = c.tied;
+  return config;
+}
+
+Recipe recipe_of(const Case& c) {
+  Recipe recipe;
+  recipe.data.format = DataFormat::synthetic;
+  recipe.data.sequence_length = c.length;
+  recipe.model.attention = AttentionChoice::flash;
+  recipe.train.micro_batch_size = c.batch;
+  recipe.train.gradient_accumulation_steps = c.accumulation;
+  recipe.train.num_threads = c.threads;
+  recipe.train.loss_chunk_tokens = c.chunk;
+  recipe.train.max_grad_norm = c.max_grad_norm;
+  recipe.train.max_steps = 3;
+  recipe.parallel.nproc_per_node = c.world_size;
+  recipe.parallel.strategy = c.world_size > 1 ? StrategyName::ddp : StrategyName::none;
+  return recipe;
+}
+
+std::string text_of(const AllocationEvent& event) {
+  std::ostringstream text;
+  text << event.bytes << " " << name_of(event.category) << " " << name_of(event.phase);
+  return text.str();
+}
+
+// Names the first difference with what surrounds it.
+std::string first_difference(const std::vector<AllocationEvent>& dry, const std::vector<AllocationEvent>& run) {
+  std::size_t i = 0;
+  while (i < std::min(dry.size(), run.size()) && dry[i] == run[i]) ++i;
+  std::ostringstream text;
+  text << "dry run " << dry.size() << " events, run " << run.size() << "; first difference at " << i << "\n";
+  for (std::size_t j = i < 4 ? 0 : i - 4; j < i + 6; ++j) {
+    text << j << ": dry " << (j < dry.size() ? text_of(dry[j]) : "-") << " | run " << (j < run.size() ? text_of(run[j]) : "-") << "\n";
+  }
+  return text.str();
+}
+
+class DryRunEqualsRun : public ::testing::TestWithParam<Case> {};
+
+TEST_P(DryRunEqualsRun, InEveryAllocationEventOfThreeSteps) {
+  const Case c = GetParam();
+  const Recipe recipe = recipe_of(c);
+  const ModelConfig config = config_of(c);
+  install_tracking_allocators();
+  static int port = 21000 + static_cast<int>(::getpid() % 20000);
+  std::mutex mutex;
+  run_trainers(
+      recipe, config, c.world_size, ++port,
+      [&](TestRank rank) {
+        for (int step = 0; step < 3; ++step) rank.trainer.step(0);
+        const std::lock_guard lock(mutex);
+        const auto dry = dry_run(recipe, config, rank.rank, c.world_size, false, 3, true);
+        EXPECT_EQ(dry->events(), rank.ledger.events()) << first_difference(dry->events(), rank.ledger.events());
+        EXPECT_EQ(dry->peak_bytes(), rank.ledger.peak_bytes());
+        EXPECT_EQ(dry->peak_by_category(), rank.ledger.peak_by_category());
+        EXPECT_EQ(dry->peak_by_phase(), rank.ledger.peak_by_phase());
+        EXPECT_GT(rank.ledger.events().size(), 100U);
+      },
+      /*record_events=*/true);
+}
+
+// hidden, intermediate, layers, heads, kv heads, head size, vocabulary; rows, length, accumulation, ranks, threads, chunk
+const Case kCases[] = {
+    {64, 128, 2, 4, 2, 16, 101, 2, 16, 1, 1, 1, 1024, false},   {64, 128, 2, 4, 2, 16, 101, 2, 16, 3, 1, 1, 1024, false},
+    {64, 128, 2, 4, 2, 16, 101, 2, 16, 1, 2, 1, 1024, false},   {64, 128, 2, 4, 2, 16, 101, 2, 16, 3, 2, 1, 1024, false},
+    {64, 128, 2, 4, 2, 16, 101, 2, 16, 1, 1, 2, 1024, false},   {64, 128, 2, 4, 2, 16, 101, 2, 16, 3, 1, 2, 1024, false},
+    {64, 128, 2, 4, 2, 16, 101, 2, 16, 1, 2, 2, 1024, false},   {64, 128, 2, 4, 2, 16, 101, 2, 16, 3, 2, 2, 1024, false},
+    {64, 128, 1, 4, 4, 16, 256, 1, 128, 1, 1, 1, 1024, true},   {64, 128, 1, 4, 1, 16, 256, 3, 96, 3, 2, 1, 1024, true},
+    {128, 352, 2, 4, 2, 32, 256, 4, 128, 2, 2, 1, 1024, false}, {128, 352, 2, 4, 2, 32, 256, 4, 128, 1, 1, 2, 64, false},
+    {96, 200, 2, 3, 3, 32, 257, 2, 33, 1, 1, 1, 7, false},      {96, 200, 2, 3, 1, 32, 257, 2, 33, 3, 2, 2, 7, false},
+    {64, 160, 2, 2, 1, 32, 300, 1, 256, 1, 1, 1, 100, true},    {64, 160, 2, 2, 1, 32, 300, 1, 256, 3, 2, 2, 100, true},
+    {64, 160, 1, 2, 2, 32, 300, 1, 768, 1, 1, 1, 512, false},   {64, 160, 1, 2, 2, 32, 300, 1, 800, 3, 1, 2, 512, false},
+    {64, 160, 1, 2, 1, 64, 300, 2, 192, 1, 2, 2, 512, false},   {64, 160, 1, 2, 1, 64, 300, 2, 193, 3, 1, 1, 512, false},
+    {32, 64, 3, 2, 2, 8, 50, 1, 8, 1, 1, 1, 1024, false},       {32, 64, 3, 2, 2, 8, 50, 1, 8, 3, 2, 2, 1024, true},
+    {32, 64, 3, 2, 2, 8, 50, 5, 1, 1, 1, 2, 1024, true},        {32, 48, 1, 1, 1, 32, 40, 1, 2, 3, 2, 1, 1, false},
+    {256, 704, 2, 4, 4, 64, 1024, 4, 128, 1, 1, 1, 1024, false}, {256, 704, 2, 4, 4, 64, 1024, 4, 128, 3, 2, 2, 256, false},
+    {256, 704, 1, 8, 2, 32, 1024, 2, 512, 1, 1, 2, 1024, true},  {256, 704, 1, 8, 2, 32, 1024, 2, 512, 3, 2, 1, 1024, true},
+    {512, 1408, 1, 8, 4, 64, 4096, 4, 128, 1, 1, 2, 1024, false}, {512, 1408, 1, 8, 4, 64, 4096, 4, 128, 2, 2, 1, 333, false},
+    {64, 128, 2, 4, 2, 16, 101, 2, 16, 3, 3, 1, 1024, false},    {64, 128, 2, 4, 2, 16, 101, 2, 16, 1, 4, 1, 1024, true, 0},
+};
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DryRunEqualsRun, ::testing::ValuesIn(kCases));
+
+}  // namespace
+}  // namespace assay
