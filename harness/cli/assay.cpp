@@ -8,6 +8,7 @@
 #include "harness/core/error.h"
 #include "harness/core/log.h"
 #include "harness/core/nearest.h"
+#include "harness/launch/rank_shim.h"
 
 namespace assay {
 namespace {
@@ -56,6 +57,8 @@ int run(const std::vector<std::string>& words) {
 }  // namespace assay
 
 int main(int argc, char** argv) {
+  // The launcher starts ranks through this executable: before anything else.
+  if (const auto exit_code = assay::run_rank_shim_if_asked(argc, argv)) return *exit_code;
   try {
     return assay::run({argv + 1, argv + argc});
   } catch (const assay::Error& error) {
