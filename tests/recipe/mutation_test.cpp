@@ -62,7 +62,7 @@ TEST(Mutations, LoadOrAreRefusedAsRecipesAndNothingElse) {
   const RecipeFile file(kValid);
   ASSERT_TRUE(file.mistakes().empty());
   int loaded = 0, refused = 0;
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < 1500; ++i) {
     const auto text = mutated(kValid, random);
     file.write(text);
     try {
@@ -78,8 +78,8 @@ TEST(Mutations, LoadOrAreRefusedAsRecipesAndNothingElse) {
       ADD_FAILURE() << error.what() << "\n" << text;
     }
   }
-  EXPECT_GT(loaded, 100);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(loaded, 20);
+  EXPECT_GT(refused, 500);
 }
 
 }  // namespace

@@ -1,0 +1,123 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "harness/core/json.h"
+#include "harness/recipe/load_recipe.h"
+#include "harness/recipe/recipe_json.h"
+#include "tests/support/run_program.h"
+
+namespace assay {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+ProgramResult assay_program(const std::vector<std::string>& arguments) {
+  return run_program(ASSAY_BINARY_DIR "/assay", arguments);
+}
+
+const std::string kTiny = ASSAY_SOURCE_DIR "/recipes/tiny_cpu.yaml";
+
+TEST(Cli, HelpAndVersionAreOnStdout) {
+  for (const char* word : {"--help", "-h", "help"}) {
+    const auto result = assay_program({word});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.out, HasSubstr("assay validate RECIPE [KEY=VALUE ...]"));
+  }
+  EXPECT_THAT(assay_program({"--version"}).out, testing::MatchesRegex("assay [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  const auto help = assay_program({"validate", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("--nproc-per-node"));
+  EXPECT_THAT(help.out, Not(HasSubstr("--output")));
+}
+
+TEST(Cli, UsageMistakesEndWithTwoAndNameTheNearest) {
+  const auto nothing = assay_program({});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("Usage:"));
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"valdate"}, "did you mean validate?"},
+      {{"frobnicate"}, "there is no command \"frobnicate\""},
+      {{"validate", kTiny, "--jsn"}, "no option --jsn; did you mean --json?"},
+      {{"validate", kTiny, "--nproc-per-nodes=2"}, "did you mean --nproc-per-node?"},
+      {{"validate", kTiny, "-q"}, "no option --q"},
+      {{"validate"}, "validate needs RECIPE"},
+      {{"validate", kTiny, "other.yaml"}, "\"other.yaml\" is a second argument"},
+      {{"validate", kTiny, "--nproc-per-node"}, "nproc-per-node"},
+      {{"validate", kTiny, "--nproc-per-node", "two"},
+       "parallel.nproc_per_node: two is given, expected is a whole number"},
+      {{"validate", "/nonexistent.yaml"}, "/nonexistent.yaml"},
+  };
+  for (const auto& [words, text] : cases) {
+    const auto result = assay_program(words);
+    EXPECT_EQ(result.exit_code, 2) << text;
+    EXPECT_THAT(result.err, StartsWith("assay: "));
+    EXPECT_THAT(result.err, HasSubstr(text));
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST(Cli, ValidatePrintsARecipeThatLoadsAgain) {
+  const auto result = assay_program({"validate", kTiny, "train.max_steps=7", "--nproc_per_node=1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("max_steps: 7  # command line\n"));
+  const TemporaryFolder folder;
+  std::ofstream(folder.path / "again.yaml") << result.out;
+  const auto expected = load_recipe(kTiny, {"train.max_steps=7", "parallel.nproc_per_node=1"}, {}).recipe;
+  EXPECT_EQ(load_recipe(folder.path / "again.yaml", {}, {}).recipe, expected);
+  const auto json = assay_program({"validate", "--json", kTiny, "train.max_steps=7", "--nproc-per-node", "1"});
+  EXPECT_EQ(recipe_from_json(parse_json(json.out, "stdout")), expected);
+}
+
+TEST(Cli, WarningsGoToStderr) {
+  const auto result = assay_program({"validate", kTiny, "schedule.warmup_steps=20", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("ends inside its warm-up"));
+  EXPECT_NO_THROW(parse_json(result.out, "stdout"));
+}
+
+// K09: paths reach the program as they are.
+TEST(Cli, ARecipeMayLieAnywhere) {
+  const TemporaryFolder folder;
+  for (const std::string name : {"a b.yaml", "it's;$HOME.yaml", "-x.yaml", "new\nline.yaml", "a=b.yaml"}) {
+    const auto path = folder.path / name;
+    std::filesystem::copy_file(kTiny, path);
+    EXPECT_EQ(assay_program({"validate", path}).exit_code, 0) << name;
+    EXPECT_EQ(assay_program({"validate", "--", path}).exit_code, 0) << name;
+  }
+}
+
+TEST(Cli, TenMistakesAreToldAtOnceAndNothingIsPrinted) {
+  const TemporaryFolder folder;
+  const auto path = folder.path / "ten.yaml";
+  std::ofstream(path)
+      << "seeds: 3\nmode: fool\nmodel: {path: 3}\ndata:\n  format: synthetic\n  max_seq_length: 64\ntrain:\n"
+         "  micro_batch_size: -1\n  max_steps: 010\n  max_steps: 11\n  eval_interval: [1]\n"
+         "checkpoint: {save_at_end: yes, keep_latest: 1}\n<<: {seed: 1}\n";
+  const auto result = assay_program({"validate", path});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, StartsWith("assay: 11 mistakes in the recipe:\n"));
+  const auto lines = split_lines(result.err);
+  const std::vector<std::string> places{"1:1",  "2:7",   "3:15",  "6:3",   "8:21", "9:14",
+                                        "10:3", "11:18", "12:27", "12:45", "13:1"};
+  ASSERT_EQ(lines.size(), places.size() + 1);
+  for (std::size_t i = 0; i < places.size(); ++i)
+    EXPECT_THAT(lines[i + 1], StartsWith(path.string() + ":" + places[i] + ": "));
+}
+
+TEST(Cli, EveryKeyIsListed) {
+  const auto result = assay_program({"validate", "--keys"});
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* key :
+       {"train.max_steps (whole number, 1 to", "checkpoint.async (true or false", "device_memory (bytes"}) {
+    EXPECT_THAT(result.out, HasSubstr(key));
+  }
+}
+
+}  // namespace
+}  // namespace assay
