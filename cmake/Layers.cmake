@@ -26,7 +26,7 @@ set(ASSAY_INCLUDES_model harness/device)
 set(ASSAY_INCLUDES_sharding harness/device)
 set(ASSAY_INCLUDES_checkpoint sharding)
 set(ASSAY_INCLUDES_harness/memory harness/recipe harness/device model sharding)
-set(ASSAY_INCLUDES_harness/acceptance harness/recipe harness/launch harness/machine harness/memory checkpoint)
+set(ASSAY_INCLUDES_harness/acceptance harness/recipe harness/launch harness/machine harness/memory model checkpoint)
 set(ASSAY_INCLUDES_harness/report harness/recipe harness/acceptance)
 set(ASSAY_INCLUDES_harness/train harness/recipe harness/launch harness/device harness/memory model sharding checkpoint)
 set(ASSAY_INCLUDES_harness/cli harness/recipe harness/launch harness/machine harness/device harness/memory harness/train

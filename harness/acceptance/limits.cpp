@@ -20,8 +20,7 @@ constexpr std::array<std::string_view, 4> kKindTexts{"at least", "at most", "wit
 
 const std::vector<std::string>& known_names() {
   static const std::vector<std::string> names{"collective_max_abs_error", "memory_deviation", "formula_deviation",
-                                              "loss_slope",               "resume_difference", "share_of_median",
-                                              "ceiling_fraction",         "tokens_per_second"};
+                                              "loss_slope", "resume_difference", "share_of_median", "ceiling_fraction"};
   return names;
 }
 

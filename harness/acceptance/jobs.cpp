@@ -1,0 +1,112 @@
+#include "harness/acceptance/jobs.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+
+#include "harness/acceptance/evaluate.h"
+#include "harness/acceptance/rank_program.h"
+#include "harness/core/event.h"
+#include "harness/core/files.h"
+#include "harness/core/log.h"
+#include "harness/core/units.h"
+#include "harness/recipe/recipe_json.h"
+
+namespace assay {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Small enough that a rank of a tiny model cannot run from its first checkpoint to its end between two looks.
+constexpr double kWatchfulSeconds = 0.005;
+
+/// Step of the newest complete checkpoint of a job.
+std::optional<std::int64_t> newest_checkpoint(const fs::path& job_folder) {
+  constexpr std::string_view prefix = "step_";
+  std::optional<std::int64_t> newest;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(job_folder / "checkpoints", code)) {
+    const auto name = entry.path().filename().string();
+    const auto step = name.starts_with(prefix) ? parse_number(name.substr(prefix.size())) : std::nullopt;
+    if (!step || !fs::exists(entry.path() / "manifest.json", code)) continue;
+    newest = std::max(newest.value_or(0), static_cast<std::int64_t>(*step));
+  }
+  return newest;
+}
+
+/// Kills the last rank once, after it has left the first complete checkpoint behind.
+class PlannedKill {
+ public:
+  PlannedKill(fs::path job_folder, const Recipe& recipe, int attempt)
+      : folder_(std::move(job_folder)),
+        max_steps_(recipe.train.max_steps),
+        events_(folder_ / "events" / "launcher.jsonl", -1, attempt) {}
+
+  void look(const LaunchView& view) {
+    const int victim = static_cast<int>(view.ranks.size()) - 1;
+    const auto& rank = view.ranks.back();
+    if (done_ || !rank.alive || rank.state.step < 2 || rank.state.step > max_steps_) return;
+    const auto saved = newest_checkpoint(folder_);
+    if (!saved || rank.state.step <= *saved) return;
+    done_ = true;
+    log_info("rank " + std::to_string(victim) + " is killed now, on purpose, in step " + std::to_string(rank.state.step) +
+             "; step " + std::to_string(*saved) + " is saved");
+    events_.write("check", rank.state.step, {{"name", "planned_kill"}, {"victim", victim}, {"signal", SIGKILL}});
+    view.kill(victim, SIGKILL);
+  }
+
+ private:
+  fs::path folder_;
+  std::int64_t max_steps_;
+  EventWriter events_;
+  bool done_ = false;
+};
+
+void write_job_file(const fs::path& folder, const JobRequest& request, const Json& job) {
+  Json file = job;
+  file["folder"] = "jobs/" + request.name;
+  file["world_size"] = world_size_of(request.recipe);
+  file["changes"] = differing_keys(request.target, request.recipe);
+  if (!request.reduced_model.empty()) file["reduced_model"] = request.reduced_model;
+  write_file_durably(folder / "job.json", dump_json_pretty(file));
+}
+
+}  // namespace
+
+LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display, bool kill_one) {
+  const auto folder = fs::absolute(run_folder / "jobs" / request.name);
+  make_folders(folder / "events");
+  const Json job{{"kind", request.kind},
+                 {"recipe", recipe_to_json(request.recipe)},
+                 {"folder", folder.string()},
+                 {"options", Json::object()}};
+  const int attempt = read_job(folder).last_attempt() + 1;
+  write_job_file(folder, request, job);
+
+  LaunchSpec spec;
+  spec.program = {find_rank_program().string(), "--job"};
+  spec.nproc = static_cast<int>(world_size_of(request.recipe));
+  spec.folder = folder;
+  spec.standard_input = dump_json(job);
+  spec.attempt = attempt;
+  spec.pass_listen_fd = true;
+  spec.stall_seconds = request.recipe.parallel.timeout_seconds;
+  spec.echo = display.echo;
+  spec.hidden_streams = display.hidden_streams;
+  std::optional<PlannedKill> planned;
+  if (kill_one) {
+    planned.emplace(folder, request.recipe, attempt);
+    spec.monitor_interval_seconds = kWatchfulSeconds;
+    spec.on_tick = [&](const LaunchView& view) { planned->look(view); };
+  }
+  return launch(spec);
+}
+
+LaunchResult run_job(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display) {
+  if (read_job(run_folder / "jobs" / request.name).done()) return {};
+  return run_attempt(run_folder, request, display);
+}
+
+}  // namespace assay

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "harness/core/error.h"
+#include "harness/core/json.h"
+#include "harness/recipe/recipe.h"
+
+namespace assay {
+
+/// The program `assay-rank` beside this one. Throws Error{usage} if it was not built.
+std::filesystem::path find_rank_program();
+
+/// What came out of a dry run of several recipes by one rank program.
+struct DryRunOutcome {
+  Json rows;            ///< one object a recipe, in order; null after a failure
+  ErrorKind error_kind = ErrorKind::internal;  ///< of a failure
+  std::string message;  ///< last lines it wrote; empty without a failure
+};
+
+/// Runs the recipes through the program itself on meta tensors, in one process. Blocks; a run longer than
+/// `timeout_seconds` is killed and is a failure. Throws Error{io} if it cannot be started, and what find_rank_program throws.
+DryRunOutcome run_dry_run(const std::vector<Recipe>& recipes, double timeout_seconds = 600);
+
+}  // namespace assay

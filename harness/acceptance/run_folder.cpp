@@ -1,0 +1,110 @@
+#include "harness/acceptance/run_folder.h"
+
+#include <algorithm>
+#include <system_error>
+#include <vector>
+
+#include "harness/acceptance/limits.h"
+#include "harness/core/clock.h"
+#include "harness/core/error.h"
+#include "harness/core/files.h"
+#include "harness/core/json.h"
+#include "harness/machine/inventory.h"
+#include "harness/recipe/recipe_json.h"
+
+namespace assay {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kChecksums = "SHA256SUMS";
+
+/// sha256sum's own way to write a name with a backslash or a newline: escaped, with a backslash before the line.
+std::string checksum_line(const std::string& sum, const std::string& name) {
+  std::string escaped;
+  for (const char letter : name) {
+    if (letter == '\\') escaped += "\\\\";
+    else if (letter == '\n') escaped += "\\n";
+    else escaped += letter;
+  }
+  return (escaped == name ? "" : "\\") + sum + "  " + escaped + "\n";
+}
+
+}  // namespace
+
+fs::path default_run_folder(const Recipe& recipe) { return fs::path("runs") / (recipe.name + "-" + utc_now_compact()); }
+
+void begin_run_folder(const fs::path& folder, const LoadedRecipe& loaded) {
+  if (fs::exists(folder) && (!fs::is_directory(folder) || !fs::is_empty(folder))) {
+    throw Error(ErrorKind::usage, folder.string() + " is there and is no unfinished run of this program: give another --output");
+  }
+  const fs::path limits_file = loaded.recipe.accept.limits.value();
+  load_limits(limits_file);
+  make_folders(folder / "jobs");
+  write_file_durably(folder / "limits.yaml", read_text_file(limits_file));
+  write_file_durably(folder / "machine.json", dump_json_pretty(read_inventory(folder)));
+  write_file_durably(folder / "recipe.yaml", recipe_to_yaml(loaded));
+}
+
+bool is_unfinished(const fs::path& folder) {
+  return fs::exists(folder / "recipe.yaml") && !fs::exists(folder / kChecksums);
+}
+
+Recipe recipe_of_run(const fs::path& folder) {
+  const auto file = folder / "recipe.yaml";
+  if (!fs::exists(file)) throw Error(ErrorKind::usage, folder.string() + " is no run folder: it has no recipe.yaml");
+  return load_recipe(file, {}, {}).recipe;
+}
+
+std::optional<fs::path> find_unfinished_training(const fs::path& runs, const std::string& hash) {
+  std::optional<fs::path> newest;
+  fs::file_time_type newest_time;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(runs, code)) {
+    const auto& folder = entry.path();
+    if (!is_unfinished(folder) || fs::exists(folder / "results.jsonl") || !fs::exists(folder / "jobs/train-1/job.json")) continue;
+    const auto time = fs::last_write_time(folder / "recipe.yaml", code);
+    if (newest && time <= newest_time) continue;
+    try {
+      if (recipe_hash(recipe_of_run(folder)) != hash) continue;
+    } catch (const Error&) {
+      continue;  // of another version of this program
+    }
+    newest = folder;
+    newest_time = time;
+  }
+  return newest;
+}
+
+void check_same_recipe(const fs::path& folder, const Recipe& recipe) {
+  const auto before = recipe_of_run(folder);
+  if (recipe_hash(before) == recipe_hash(recipe)) return;
+  std::string keys;
+  for (const auto& key : differing_keys(before, recipe)) keys += "\n  " + key;
+  throw Error(ErrorKind::recipe, folder.string() + " is a run of another recipe; it differs in" + keys +
+                                     "\nResume with the same recipe, or give another --output");
+}
+
+void link_main_job(const fs::path& folder, const std::string& job) {
+  for (const char* name : {"events", "checkpoints"}) {
+    std::error_code code;
+    if (fs::is_symlink(folder / name, code)) continue;
+    fs::create_symlink(fs::path("jobs") / job / name, folder / name, code);
+    if (code) throw Error(ErrorKind::io, "cannot link " + (folder / name).string() + ": " + code.message());
+  }
+}
+
+void write_checksums(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_symlink() || !entry.is_regular_file()) continue;
+    const auto name = fs::relative(entry.path(), folder).string();
+    if (name != kChecksums) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (const auto& name : names) text += checksum_line(sha256_of_file(folder / name), name);
+  write_file_durably(folder / kChecksums, text);
+}
+
+}  // namespace assay

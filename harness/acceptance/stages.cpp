@@ -1,0 +1,125 @@
+#include "harness/acceptance/stages.h"
+
+#include <algorithm>
+
+#include "harness/acceptance/estimate.h"
+#include "harness/acceptance/evaluate.h"
+#include "harness/acceptance/job_recipes.h"
+#include "harness/core/files.h"
+#include "harness/core/log.h"
+
+namespace assay {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Starts what a stage needs; each function returns true if the user interrupted it.
+class StageJobs {
+ public:
+  StageJobs(fs::path folder, const Recipe& recipe, JobDisplay display)
+      : folder_(std::move(folder)), recipe_(recipe), display_(display) {}
+
+  bool start(const std::string& stage) {
+    if (stage == "machine" || stage == "estimate") return start_estimate();
+    if (stage == "collective") return run("collective-1", "collective", recipe_);
+    if (stage == "single") {
+      reduced_model_ = reduced_model_of(recipe_);
+      return run("single-1", "train", single_recipe(recipe_));
+    }
+    if (stage == "train") return start_train();
+    return false;
+  }
+
+ private:
+  JobRequest request(const std::string& name, const std::string& kind, const Recipe& of_job) const {
+    return {name, kind, of_job, recipe_, reduced_model_};
+  }
+
+  bool run(const std::string& name, const std::string& kind, const Recipe& of_job) {
+    return run_job(folder_, request(name, kind, of_job), display_).interrupted_by.has_value();
+  }
+
+  bool start_estimate() {
+    const auto file = folder_ / "jobs" / "estimate-1" / "estimate.json";
+    if (fs::exists(file)) return false;
+    make_folders(file.parent_path());
+    write_file_durably(file, dump_json_pretty(make_estimate(recipe_)));
+    return false;
+  }
+
+  /// train-1 with one planned kill and its resume, then the twin without.
+  bool start_train() {
+    const auto of_job = train_recipe(recipe_);
+    for (auto job = read_train(); !job.done(); job = read_train()) {
+      bool killed_before = false;
+      for (int attempt = 1; attempt <= job.last_attempt(); ++attempt) killed_before |= job.planned_kill(attempt) != nullptr;
+      const auto result = run_attempt(folder_, request("train-1", "train", of_job), display_, !killed_before);
+      if (result.interrupted_by && !result.root_cause) return true;
+      const auto after = read_train();
+      const bool killed_now = after.planned_kill(after.last_attempt()) != nullptr;
+      if (result.exit_code != 0 && !killed_now) return false;
+      if (result.exit_code != 0) log_info("train-1 is started again and resumes from its newest complete checkpoint");
+    }
+    return run("twin-1", "train", of_job);
+  }
+
+  JobRecord read_train() const { return read_job(folder_ / "jobs" / "train-1"); }
+
+  fs::path folder_;
+  const Recipe& recipe_;
+  JobDisplay display_;
+  std::string reduced_model_;
+};
+
+std::vector<Result> of_stage(const std::vector<Result>& results, const std::string& stage) {
+  std::vector<Result> found;
+  std::copy_if(results.begin(), results.end(), std::back_inserter(found), [&](const Result& result) { return result.stage == stage; });
+  return found;
+}
+
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : dump_json(value); }
+
+}  // namespace
+
+std::string line_of(const Result& result) {
+  auto text = std::string(name_of(result.status));
+  text.resize(12, ' ');
+  text += result.check;
+  if (text.size() < 40) text.resize(40, ' ');
+  if (!result.measured.is_null()) text += "  " + text_of(result.measured);
+  if (!result.unit.empty() && !result.measured.is_null()) text += " " + result.unit;
+  if (!result.limit.is_null()) text += " (limit " + text_of(result.limit) + ")";
+  if (!result.reason.empty()) text += ": " + result.reason;
+  return text;
+}
+
+AcceptanceOutcome run_stages(const fs::path& folder, const Recipe& recipe, const JobDisplay& display,
+                             const std::function<bool()>& interrupted) {
+  AcceptanceOutcome outcome;
+  outcome.results = read_results(folder / "results.jsonl");
+  StageJobs jobs(folder, recipe, display);
+  std::string blocking;
+  for (const auto& stage : recipe.accept.stages) {
+    auto results = of_stage(outcome.results, stage);
+    if (!results.empty()) {
+      log_info("stage " + stage + " is done already");
+    } else {
+      log_info("stage " + stage);
+      const auto before = read_run(folder, recipe);
+      if (!blocking.empty() && !can_be_evaluated_when_blocked(stage, before)) {
+        results = {not_started(stage, blocking)};
+      } else {
+        outcome.interrupted = interrupted() || (blocking.empty() && jobs.start(stage)) || interrupted();
+        if (outcome.interrupted) return outcome;
+        results = evaluate_stage(stage, read_run(folder, recipe));
+      }
+      for (const auto& result : results) log_info("  " + line_of(result));
+      outcome.results.insert(outcome.results.end(), results.begin(), results.end());
+      write_results(folder / "results.jsonl", outcome.results);
+    }
+    if (blocking.empty() && blocks_later_jobs(results)) blocking = stage;
+  }
+  return outcome;
+}
+
+}  // namespace assay
