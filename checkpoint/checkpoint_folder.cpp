@@ -83,7 +83,8 @@ std::vector<CompleteCheckpoint> list_complete(const std::filesystem::path& folde
   for (const auto& path : entries_of(folder)) {
     const auto name = parse_name(path.filename().string());
     std::error_code code;
-    if (name && (name->suffix.empty() || name->suffix == kReplaced) && std::filesystem::exists(path / manifest_name, code)) {
+    if (name && (name->suffix.empty() || name->suffix == kReplaced) &&
+        std::filesystem::exists(path / manifest_name, code)) {
       found.push_back({name->step, path});
     }
   }

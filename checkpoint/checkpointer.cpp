@@ -43,7 +43,8 @@ Manifest read_complete_manifest(const std::filesystem::path& path) {
   for (std::size_t rank = 0; rank < manifest.files.size(); ++rank) {
     const auto expected = rank_file_name(static_cast<int>(rank));
     if (manifest.files[rank].name != expected) {
-      throw Error(ErrorKind::data, (path / manifest_name).string() + " names " + manifest.files[rank].name + " in place of " + expected);
+      throw Error(ErrorKind::data,
+                  (path / manifest_name).string() + " names " + manifest.files[rank].name + " in place of " + expected);
     }
   }
   return manifest;
@@ -61,17 +62,19 @@ Checkpointer::Checkpointer(std::filesystem::path folder, int keep_latest, RankGr
   ASSAY_CHECK(keep_latest >= 1);
 }
 
-std::filesystem::path Checkpointer::make_temporary(std::int64_t step, const RunDescription& run, const std::string& what) {
+std::filesystem::path Checkpointer::make_temporary(std::int64_t step, const RunDescription& run,
+                                                   const std::string& what) {
   // Rank 0 chooses the id; all see whether they mean the same checkpoint.
   const auto words = on_all_ranks(group_, what, [&] {
-    return dump_json(Json{{"step", step}, {"recipe_hash", run.recipe_hash}, {"id", group_.rank() == 0 ? new_id() : ""}});
+    return dump_json(
+        Json{{"step", step}, {"recipe_hash", run.recipe_hash}, {"id", group_.rank() == 0 ? new_id() : ""}});
   });
   const auto first = parse_json(words[0], what);
   for (std::size_t rank = 1; rank < words.size(); ++rank) {
     const auto other = parse_json(words[rank], what);
     if (other["step"] != first["step"] || other["recipe_hash"] != first["recipe_hash"]) {
-      throw Error(ErrorKind::internal, what + ": rank " + std::to_string(rank) + " saves another step or recipe: " +
-                                           words[rank] + ", rank 0: " + words[0]);
+      throw Error(ErrorKind::internal, what + ": rank " + std::to_string(rank) +
+                                           " saves another step or recipe: " + words[rank] + ", rank 0: " + words[0]);
     }
   }
   const auto temporary = folder_ / (step_folder_name(step) + ".tmp-" + first["id"].get<std::string>());
@@ -119,7 +122,8 @@ Checkpointer::Paths Checkpointer::remove_old_checkpoints(std::int64_t step, cons
   const auto lists = on_all_ranks(group_, what, [&] {
     auto names = Json::array();
     if (group_.rank() == 0) {
-      for (const auto& path : remove_old(folder_, step, keep_latest_, damaged_)) names.push_back(path.filename().string());
+      for (const auto& path : remove_old(folder_, step, keep_latest_, damaged_))
+        names.push_back(path.filename().string());
     }
     return dump_json(names);
   });
@@ -131,9 +135,8 @@ Checkpointer::Paths Checkpointer::remove_old_checkpoints(std::int64_t step, cons
 Checkpointer::Attempt Checkpointer::attempt(const std::filesystem::path& path,
                                             const std::vector<TensorDestination>& destinations) {
   // Rank 0's reading of the manifest is everyone's.
-  const auto manifests = try_on_all_ranks(group_, [&]() -> std::string {
-    return group_.rank() == 0 ? manifest_text(read_complete_manifest(path)) : "";
-  });
+  const auto manifests = try_on_all_ranks(
+      group_, [&]() -> std::string { return group_.rank() == 0 ? manifest_text(read_complete_manifest(path)) : ""; });
   if (const auto damage = damage_in(manifests, path); !damage.empty()) return {std::nullopt, damage};
   RestoreResult result;
   result.path = path;
@@ -188,7 +191,8 @@ RestoreResult Checkpointer::restore(const std::filesystem::path& checkpoint,
   const SystemClock clock;
   const double start = clock.wall_seconds();
   auto attempted = attempt(checkpoint, destinations);
-  if (!attempted.result) throw Error(ErrorKind::data, "checkpoint " + checkpoint.string() + " is damaged: " + attempted.damage);
+  if (!attempted.result)
+    throw Error(ErrorKind::data, "checkpoint " + checkpoint.string() + " is damaged: " + attempted.damage);
   attempted.result->seconds = clock.wall_seconds() - start;
   return std::move(*attempted.result);
 }

@@ -15,8 +15,8 @@ namespace assay {
 
 struct SaveResult {
   std::filesystem::path path;
-  std::uint64_t size_bytes = 0;  ///< files of all ranks
-  double seconds = 0;            ///< on this rank, waiting for the others included
+  std::uint64_t size_bytes = 0;                ///< files of all ranks
+  double seconds = 0;                          ///< on this rank, waiting for the others included
   std::vector<std::filesystem::path> removed;  ///< older checkpoints; the same on all ranks
 };
 
@@ -36,28 +36,29 @@ struct RestoreResult {
   double seconds = 0;                      ///< on this rank, waiting for the others included
 };
 
-/// Complete-or-absent checkpoints in one folder that all ranks see. A checkpoint step_<step> appears by one rename after
-/// every rank's file and the manifest are on the disk; at every instant, also after a power cut, each is whole or not
-/// there. save, restore and restore_newest are collective and return or throw alike on all ranks. They keep no reference to
-/// what they are given.
+/// Complete-or-absent checkpoints in one folder that all ranks see. A checkpoint step_<step> appears by one rename
+/// after every rank's file and the manifest are on the disk; at every instant, also after a power cut, each is whole or
+/// not there. save, restore and restore_newest are collective and return or throw alike on all ranks. They keep no
+/// reference to what they are given.
 class Checkpointer {
  public:
-  /// `folder` need not exist. `keep_latest` (at least 1) complete checkpoints are kept. `group` must outlive this object.
+  /// `folder` need not exist. `keep_latest` (at least 1) complete checkpoints are kept. `group` must outlive this
+  /// object.
   Checkpointer(std::filesystem::path folder, int keep_latest, RankGroup& group);
 
-  /// Saves this rank's tensors and state; `step` and `run` are equal on all ranks. State is kept as JSON: numbers come back
-  /// exactly, but a number that is not finite as null. Replaces an earlier checkpoint of the same step. If any rank fails,
-  /// nothing of the new checkpoint is left, older ones are untouched, and all ranks throw an Error of the kind of the
-  /// first rank that failed, which it names. Otherwise rank 0 removes older checkpoints beyond `keep_latest` and what
-  /// earlier jobs left unfinished, before any rank returns.
+  /// Saves this rank's tensors and state; `step` and `run` are equal on all ranks. State is kept as JSON: numbers come
+  /// back exactly, but a number that is not finite as null. Replaces an earlier checkpoint of the same step. If any
+  /// rank fails, nothing of the new checkpoint is left, older ones are untouched, and all ranks throw an Error of the
+  /// kind of the first rank that failed, which it names. Otherwise rank 0 removes older checkpoints beyond
+  /// `keep_latest` and what earlier jobs left unfinished, before any rank returns.
   SaveResult save(std::int64_t step, const std::vector<TensorBytes>& tensors, const Json& rank_state,
                   const RunDescription& run);
 
-  /// Restores the newest checkpoint that is whole on all ranks; damaged ones are skipped, and do not count in later saves.
-  /// Nothing if the folder holds no checkpoint: then the destinations are untouched. Throws Error{io} if all are damaged;
-  /// Error{recipe} if the newest whole one has another world size or other tensors than the destinations of a rank
-  /// (too many, too few, other dtype or shape), Error{usage} if its format is newer than this program.
-  /// After an Error the destinations may hold a mixture: use them only after a restore that returned.
+  /// Restores the newest checkpoint that is whole on all ranks; damaged ones are skipped, and do not count in later
+  /// saves. Nothing if the folder holds no checkpoint: then the destinations are untouched. Throws Error{io} if all are
+  /// damaged; Error{recipe} if the newest whole one has another world size or other tensors than the destinations of a
+  /// rank (too many, too few, other dtype or shape), Error{usage} if its format is newer than this program. After an
+  /// Error the destinations may hold a mixture: use them only after a restore that returned.
   std::optional<RestoreResult> restore_newest(const std::vector<TensorDestination>& destinations);
 
   /// Restores this checkpoint; as above, but damage throws Error{data}.

@@ -23,11 +23,12 @@ std::string text_field(const Json& object, const char* key, const std::string& w
   return value.get<std::string>();
 }
 
-std::uint64_t count_field(const Json& object, const char* key, std::uint64_t low, std::uint64_t high, const std::string& what) {
+std::uint64_t count_field(const Json& object, const char* key, std::uint64_t low, std::uint64_t high,
+                          const std::string& what) {
   const auto& value = field(object, key, what);
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() < low || value.get<std::uint64_t>() > high) {
-    fail(what, std::string("\"") + key + "\" is " + dump_json(value) + ", expected a whole number of " + std::to_string(low) +
-                   " to " + std::to_string(high));
+    fail(what, std::string("\"") + key + "\" is " + dump_json(value) + ", expected a whole number of " +
+                   std::to_string(low) + " to " + std::to_string(high));
   }
   return value.get<std::uint64_t>();
 }
@@ -80,14 +81,10 @@ FileRecord file_record_from_json(const Json& json, const std::string& what) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  Json json{{"format_version", manifest_format_version},
-            {"step", manifest.step},
-            {"world_size", manifest.world_size},
-            {"created", manifest.created},
-            {"recipe_hash", manifest.run.recipe_hash},
-            {"recipe", manifest.run.recipe},
-            {"versions", manifest.run.versions},
-            {"files", Json::array()}};
+  Json json{{"format_version", manifest_format_version}, {"step", manifest.step},
+            {"world_size", manifest.world_size},         {"created", manifest.created},
+            {"recipe_hash", manifest.run.recipe_hash},   {"recipe", manifest.run.recipe},
+            {"versions", manifest.run.versions},         {"files", Json::array()}};
   for (const auto& file : manifest.files) json["files"].push_back(to_json(file));
   json["checksum"] = checksum_without_itself(json);
   return dump_json_pretty(json);
@@ -97,8 +94,9 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
   const auto json = parse_json(text, what);
   const auto version = count_field(json, "format_version", 1, std::uint64_t{1} << 62U, what);
   if (version > manifest_format_version) {
-    throw Error(ErrorKind::usage, what + " has format_version " + std::to_string(version) + "; this program reads up to " +
-                                      std::to_string(manifest_format_version) + ": use a newer assay");
+    throw Error(ErrorKind::usage, what + " has format_version " + std::to_string(version) +
+                                      "; this program reads up to " + std::to_string(manifest_format_version) +
+                                      ": use a newer assay");
   }
   if (text_field(json, "checksum", what) != checksum_without_itself(json)) {
     fail(what, "it is not as it was written (checksum)");

@@ -41,8 +41,8 @@ FileRecord file_record_from_json(const Json& json, const std::string& what);
 /// As text, with a checksum over itself.
 std::string manifest_text(const Manifest& manifest);
 
-/// Throws Error{usage} if the format version is newer than this program, Error{data} if anything is missing, of the wrong
-/// type, out of range or changed since it was written (checksum). Unknown keys are taken as later additions.
+/// Throws Error{usage} if the format version is newer than this program, Error{data} if anything is missing, of the
+/// wrong type, out of range or changed since it was written (checksum). Unknown keys are taken as later additions.
 Manifest parse_manifest(std::string_view text, const std::string& what);
 
 /// Reads folder/manifest.json; throws as parse_manifest, and Error{data} if there is no such file.

@@ -23,8 +23,9 @@ class Problems {
   }
   void throw_if_any(const std::filesystem::path& folder) const {
     if (count_ == 0) return;
-    throw Error(ErrorKind::data, "model folder " + folder.string() + " cannot be used:" + text_ +
-                                     (count_ > kMaxListed ? "\n  ... " + std::to_string(count_ - kMaxListed) + " more" : ""));
+    throw Error(ErrorKind::data,
+                "model folder " + folder.string() + " cannot be used:" + text_ +
+                    (count_ > kMaxListed ? "\n  ... " + std::to_string(count_ - kMaxListed) + " more" : ""));
   }
 
  private:
@@ -36,7 +37,8 @@ WeightMap read_index(const std::filesystem::path& path) {
   const auto what = path.string();
   const auto text = read_text_file(path);
   if (text.starts_with("version https://git-lfs")) {
-    throw Error(ErrorKind::data, what + " is a Git LFS pointer, not the file it stands for; fetch it with `git lfs pull`");
+    throw Error(ErrorKind::data,
+                what + " is a Git LFS pointer, not the file it stands for; fetch it with `git lfs pull`");
   }
   const auto index = parse_large_json(text, what);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
@@ -69,7 +71,8 @@ std::set<std::string> weight_files_in(const std::filesystem::path& folder) {
 }  // namespace
 
 ModelFolder::ModelFolder(const std::filesystem::path& folder) : folder_(folder) {
-  if (!std::filesystem::is_directory(folder)) throw Error(ErrorKind::data, "there is no model folder " + folder.string());
+  if (!std::filesystem::is_directory(folder))
+    throw Error(ErrorKind::data, "there is no model folder " + folder.string());
   if (std::filesystem::exists(folder / kIndexFile)) {
     open_sharded(folder / kIndexFile);
   } else {
@@ -82,7 +85,8 @@ void ModelFolder::open_single() {
   if (!std::filesystem::exists(folder_ / kSingleFile)) {
     std::string found;
     for (const auto& name : weight_files_in(folder_)) found += (found.empty() ? "" : ", ") + name;
-    throw Error(ErrorKind::data, "model folder " + folder_.string() + " has neither " + kSingleFile + " nor " + kIndexFile +
+    throw Error(ErrorKind::data, "model folder " + folder_.string() + " has neither " + kSingleFile + " nor " +
+                                     kIndexFile +
                                      (found.empty() ? "" : "; found " + found + " (only safetensors files are read)"));
   }
   files_.push_back(std::make_unique<SafetensorsFile>(folder_ / kSingleFile));

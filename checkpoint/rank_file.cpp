@@ -46,9 +46,9 @@ std::vector<Piece> match(const std::vector<TensorInfo>& tensors, const std::vect
     const auto& destination = *place->second;
     open.erase(place);
     if (tensor.dtype != destination.dtype || tensor.shape != destination.shape) {
-      add_difference(text, count, "tensor " + dump_json(tensor.name) + " is " + tensor.dtype + " " + dump_json(tensor.shape) +
-                                      " in the file, " + destination.dtype + " " + dump_json(destination.shape) +
-                                      " in this run");
+      add_difference(text, count,
+                     "tensor " + dump_json(tensor.name) + " is " + tensor.dtype + " " + dump_json(tensor.shape) +
+                         " in the file, " + destination.dtype + " " + dump_json(destination.shape) + " in this run");
     } else if (tensor.size_bytes() != destination.size_bytes) {
       throw Error(ErrorKind::internal, "the destination of tensor " + dump_json(tensor.name) + " has " +
                                            std::to_string(destination.size_bytes) + " bytes");
@@ -87,7 +87,8 @@ std::string read_head(CheckedFileReader& file, const FileRecord& record, const s
 
 }  // namespace
 
-FileRecord write_rank_file(const std::filesystem::path& path, const std::vector<TensorBytes>& tensors, const Json& state) {
+FileRecord write_rank_file(const std::filesystem::path& path, const std::vector<TensorBytes>& tensors,
+                           const Json& state) {
   return write_safetensors(path, tensors, {{kStateKey, dump_json(state)}});
 }
 

@@ -30,7 +30,8 @@ std::vector<RankOutcome> try_on_all_ranks(RankGroup& group, const std::function<
   return outcomes;
 }
 
-std::vector<std::string> on_all_ranks(RankGroup& group, const std::string& what, const std::function<std::string()>& work) {
+std::vector<std::string> on_all_ranks(RankGroup& group, const std::string& what,
+                                      const std::function<std::string()>& work) {
   std::vector<std::string> results;
   const auto outcomes = try_on_all_ranks(group, work);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {

@@ -14,8 +14,8 @@ class RankGroup {
   virtual ~RankGroup() = default;
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
-  /// The text of every rank, in rank order, on every rank. Collective: every rank calls it in the same order. Blocks until
-  /// all have, so it is a barrier too; throws Error{communication} if one never does.
+  /// The text of every rank, in rank order, on every rank. Collective: every rank calls it in the same order. Blocks
+  /// until all have, so it is a barrier too; throws Error{communication} if one never does.
   virtual std::vector<std::string> all_gather(const std::string& text) = 0;
 };
 
@@ -31,6 +31,7 @@ std::vector<RankOutcome> try_on_all_ranks(RankGroup& group, const std::function<
 
 /// The same, but a failure on any rank throws on every rank the same Error: "<what>: rank <first that failed>: ...".
 /// Returns what the work returned on each rank.
-std::vector<std::string> on_all_ranks(RankGroup& group, const std::string& what, const std::function<std::string()>& work);
+std::vector<std::string> on_all_ranks(RankGroup& group, const std::string& what,
+                                      const std::function<std::string()>& work);
 
 }  // namespace assay

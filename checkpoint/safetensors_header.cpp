@@ -23,14 +23,15 @@ struct DtypeBits {
 };
 
 constexpr std::array<DtypeBits, 22> kDtypes{{
-    {"BOOL", 8},        {"F4", 4},          {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},   {"I8", 8},
-    {"F8_E5M2", 8},     {"F8_E4M3", 8},     {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},          {"F8_E5M2FNUZ", 8},
-    {"I16", 16},        {"U16", 16},        {"F16", 16},    {"BF16", 16},   {"I32", 32}, {"U32", 32},
-    {"F32", 32},        {"C64", 64},        {"F64", 64},    {"I64", 64},    {"U64", 64},
+    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 }};
 
 const DtypeBits* find_dtype(std::string_view name) {
-  const auto* found = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& dtype) { return dtype.name == name; });
+  const auto* found =
+      std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& dtype) { return dtype.name == name; });
   return found == kDtypes.end() ? nullptr : found;
 }
 
@@ -113,7 +114,8 @@ std::map<std::string, std::string> read_metadata(const nlohmann::json& value, co
   if (value.is_null()) return metadata;
   if (!value.is_object()) throw Error(ErrorKind::data, what + ": __metadata__ is no JSON object");
   for (const auto& [key, text] : value.items()) {
-    if (!text.is_string()) throw Error(ErrorKind::data, what + ": __metadata__ key " + dump_json(key) + " is no string");
+    if (!text.is_string())
+      throw Error(ErrorKind::data, what + ": __metadata__ key " + dump_json(key) + " is no string");
     metadata.emplace(key, text.get<std::string>());
   }
   return metadata;
@@ -125,15 +127,15 @@ void check_cover(const SafetensorsHeader& header, std::uint64_t file_size, const
   for (const auto& tensor : header.tensors) {
     if (tensor.begin != expected) {
       throw Error(ErrorKind::data, what + ": tensor " + dump_json(tensor.name) + ": its data begins at " +
-                                       std::to_string(tensor.begin - header.data_begin) + ", the data before it ends at " +
-                                       std::to_string(expected - header.data_begin) +
+                                       std::to_string(tensor.begin - header.data_begin) +
+                                       ", the data before it ends at " + std::to_string(expected - header.data_begin) +
                                        (tensor.begin < expected ? " (overlap)" : " (hole)"));
     }
     expected = tensor.end;
   }
   if (expected != file_size) {
-    throw Error(ErrorKind::data, what + ": " + std::to_string(file_size - expected) +
-                                     " bytes after the last tensor belong to none");
+    throw Error(ErrorKind::data,
+                what + ": " + std::to_string(file_size - expected) + " bytes after the last tensor belong to none");
   }
 }
 
@@ -159,10 +161,12 @@ std::string known_dtypes() {
 std::uint64_t safetensors_header_length(std::string_view head, std::uint64_t file_size, const std::string& what) {
   if (file_size == 0) throw Error(ErrorKind::data, what + " is empty");
   if (head.starts_with("version https://git-lfs.github.com/spec/")) {
-    throw Error(ErrorKind::data, what + " is a Git LFS pointer, not the file it stands for; fetch it with `git lfs pull`");
+    throw Error(ErrorKind::data,
+                what + " is a Git LFS pointer, not the file it stands for; fetch it with `git lfs pull`");
   }
   if (file_size < kLengthBytes) {
-    throw Error(ErrorKind::data, what + " has " + std::to_string(file_size) + " bytes; a safetensors file begins with 8");
+    throw Error(ErrorKind::data,
+                what + " has " + std::to_string(file_size) + " bytes; a safetensors file begins with 8");
   }
   std::uint64_t length = 0;
   std::memcpy(&length, head.data(), kLengthBytes);

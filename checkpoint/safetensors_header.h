@@ -32,8 +32,8 @@ std::optional<std::uint64_t> size_bytes_of(const std::string& dtype, const std::
 /// "BOOL, F4, ...": every dtype that is known, for messages.
 std::string known_dtypes();
 
-/// The 8-byte length at the start of a file of `file_size` bytes, checked. `head` holds at least min(8, file_size) bytes.
-/// Throws Error{data} that names `what`.
+/// The 8-byte length at the start of a file of `file_size` bytes, checked. `head` holds at least min(8, file_size)
+/// bytes. Throws Error{data} that names `what`.
 std::uint64_t safetensors_header_length(std::string_view head, std::uint64_t file_size, const std::string& what);
 
 /// Reads and checks the whole header; `head` is the start of the file and holds the header in full (length + 8 bytes).

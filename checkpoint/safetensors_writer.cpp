@@ -37,16 +37,16 @@ std::string exact_json(const Json& value, const std::string& what) {
   }
 }
 
-/// The length and the JSON, padded with spaces. Put together as text: a Json object searches all its keys at every insertion.
-std::string header_of(const std::vector<const TensorBytes*>& tensors, const std::map<std::string, std::string>& metadata,
-                      const std::string& what) {
+/// The length and the JSON, padded with spaces. Put together as text: a Json object searches all its keys at every
+/// insertion.
+std::string header_of(const std::vector<const TensorBytes*>& tensors,
+                      const std::map<std::string, std::string>& metadata, const std::string& what) {
   std::string text = "{";
   if (!metadata.empty()) text += "\"__metadata__\":" + exact_json(metadata, what);
   std::uint64_t offset = 0;
   for (const auto* tensor : tensors) {
-    const Json entry{{"dtype", tensor->dtype},
-                     {"shape", tensor->shape},
-                     {"data_offsets", {offset, offset + tensor->size_bytes}}};
+    const Json entry{
+        {"dtype", tensor->dtype}, {"shape", tensor->shape}, {"data_offsets", {offset, offset + tensor->size_bytes}}};
     if (text.size() > 1) text += ',';
     text += exact_json(tensor->name, what) + ":" + exact_json(entry, what);
     offset += tensor->size_bytes;
@@ -65,9 +65,8 @@ FileRecord write_safetensors(const std::filesystem::path& path, const std::vecto
   check(tensors, path.string());
   std::vector<const TensorBytes*> order;
   for (const auto& tensor : tensors) order.push_back(&tensor);
-  std::stable_sort(order.begin(), order.end(), [](const auto* left, const auto* right) {
-    return element_bytes(*left) > element_bytes(*right);
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto* left, const auto* right) { return element_bytes(*left) > element_bytes(*right); });
   const auto header = header_of(order, metadata, path.string());
   CheckedFileWriter file(path);
   file.write(header.data(), header.size());

@@ -21,8 +21,8 @@ struct TensorBytes {
 
 /// Writes a safetensors file and waits until it is on the disk. The data begins at a multiple of 64 bytes and tensors
 /// with wider elements come first, so every tensor is aligned to its element. Returns size and checksums.
-/// Throws Error{io}; Error{internal} for a name given twice, an unknown dtype, a size that does not fit dtype and shape,
-/// or text that is not UTF-8. A file that could not be written in full is left behind.
+/// Throws Error{io}; Error{internal} for a name given twice, an unknown dtype, a size that does not fit dtype and
+/// shape, or text that is not UTF-8. A file that could not be written in full is left behind.
 FileRecord write_safetensors(const std::filesystem::path& path, const std::vector<TensorBytes>& tensors,
                              const std::map<std::string, std::string>& metadata);
 

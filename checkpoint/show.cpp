@@ -53,11 +53,10 @@ Listing list_tensors(const SafetensorsFile& file, Totals& totals) {
   for (const auto& tensor : file.tensors()) {
     std::uint64_t elements = 1;
     for (const auto size : tensor.shape) elements *= static_cast<std::uint64_t>(size);
-    listing.json.push_back(Json{{"name", tensor.name},
-                                {"dtype", tensor.dtype},
-                                {"shape", tensor.shape},
-                                {"bytes", tensor.size_bytes()}});
-    rows.push_back({shown_name(tensor.name), tensor.dtype, dump_json(tensor.shape), std::to_string(tensor.size_bytes())});
+    listing.json.push_back(
+        Json{{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"bytes", tensor.size_bytes()}});
+    rows.push_back(
+        {shown_name(tensor.name), tensor.dtype, dump_json(tensor.shape), std::to_string(tensor.size_bytes())});
     totals.tensors += 1;
     totals.elements += elements;
     totals.bytes += tensor.size_bytes();
@@ -103,7 +102,8 @@ Listing show_model_folder(const std::filesystem::path& path) {
   for (const auto& file : folder.files()) {
     const auto tensors = list_tensors(*file, totals);
     const auto name = file->path().filename().string();
-    listing.json["files"].push_back(Json{{"name", name}, {"size_bytes", file->size_bytes()}, {"tensors", tensors.json}});
+    listing.json["files"].push_back(
+        Json{{"name", name}, {"size_bytes", file->size_bytes()}, {"tensors", tensors.json}});
     listing.text += name + ", " + size_text(file->size_bytes()) + "\n" + tensors.text;
   }
   listing.json["ignored"] = folder.ignored();
@@ -120,8 +120,9 @@ void add_manifest(Listing& listing, const Manifest& manifest) {
                            {"recipe_hash", manifest.run.recipe_hash},
                            {"versions", manifest.run.versions},
                            {"size_bytes", manifest.size_bytes()}});
-  listing.text += "step " + std::to_string(manifest.step) + ", " + std::to_string(manifest.world_size) + " ranks, created " +
-                  manifest.created + ", recipe " + manifest.run.recipe_hash + ", " + size_text(manifest.size_bytes()) + "\n";
+  listing.text += "step " + std::to_string(manifest.step) + ", " + std::to_string(manifest.world_size) +
+                  " ranks, created " + manifest.created + ", recipe " + manifest.run.recipe_hash + ", " +
+                  size_text(manifest.size_bytes()) + "\n";
 }
 
 Listing show_manifest(const std::filesystem::path& path) {

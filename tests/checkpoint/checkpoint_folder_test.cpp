@@ -27,7 +27,8 @@ class CheckpointFolderTest : public ::testing::Test {
   }
   std::vector<std::string> all() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_.path)) names.push_back(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path))
+      names.push_back(entry.path().filename().string());
     return names;
   }
 
@@ -42,8 +43,9 @@ TEST_F(CheckpointFolderTest, NamesSortBeyondEightDigits) {
 }
 
 TEST_F(CheckpointFolderTest, ListsCompleteOnesNewestFirstAndNothingElse) {
-  for (const auto* name : {"step_00000005", "step_00000020", "step_123456789", "step_00000020.replaced", "step_00000030.tmp-1f",
-                           "step_7", "step_00000009x", "step_0000000a", "steps_00000001", "best"}) {
+  for (const auto* name :
+       {"step_00000005", "step_00000020", "step_123456789", "step_00000020.replaced", "step_00000030.tmp-1f", "step_7",
+        "step_00000009x", "step_0000000a", "steps_00000001", "best"}) {
     make(name);
   }
   std::filesystem::create_directories(folder_.path / "step_00000040");  // no manifest
@@ -53,7 +55,8 @@ TEST_F(CheckpointFolderTest, ListsCompleteOnesNewestFirstAndNothingElse) {
 }
 
 TEST_F(CheckpointFolderTest, RemovesWhatIsUnfinishedOnly) {
-  for (const auto* name : {"step_00000005", "step_00000006.tmp-0a", "step_00000005.tmp-removed", "notes.tmp-1"}) make(name);
+  for (const auto* name : {"step_00000005", "step_00000006.tmp-0a", "step_00000005.tmp-removed", "notes.tmp-1"})
+    make(name);
   remove_unfinished(folder_.path);
   EXPECT_THAT(all(), UnorderedElementsAre("step_00000005", "notes.tmp-1"));
 }
@@ -76,13 +79,15 @@ TEST_F(CheckpointFolderTest, AFolderWithoutManifestIsNoReasonToGiveUpTheReplaced
 
 TEST_F(CheckpointFolderTest, KeepsTheNewestCompleteOnes) {
   for (const auto* name : {"step_00000002", "step_00000004", "step_00000006", "step_00000008"}) make(name);
-  EXPECT_THAT(remove_old(folder_.path, 8, 2, {}), ElementsAre(folder_.path / "step_00000004", folder_.path / "step_00000002"));
+  EXPECT_THAT(remove_old(folder_.path, 8, 2, {}),
+              ElementsAre(folder_.path / "step_00000004", folder_.path / "step_00000002"));
   EXPECT_THAT(complete(), ElementsAre("step_00000008", "step_00000006"));
 }
 
 // Damaged ones must not displace whole ones, and what a run left at later steps is not this one's to remove or count.
 TEST_F(CheckpointFolderTest, DamagedAndLaterOnesDoNotCount) {
-  for (const auto* name : {"step_00000002", "step_00000004", "step_00000006", "step_00000008", "step_00000010"}) make(name);
+  for (const auto* name : {"step_00000002", "step_00000004", "step_00000006", "step_00000008", "step_00000010"})
+    make(name);
   remove_old(folder_.path, 8, 2, {folder_.path / "step_00000006"});
   EXPECT_THAT(complete(), ElementsAre("step_00000010", "step_00000008", "step_00000004"));
   remove_old(folder_.path, 8, 1, {folder_.path / "step_00000010"});

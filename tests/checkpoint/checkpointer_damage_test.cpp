@@ -105,8 +105,8 @@ TEST_F(CheckpointerDamage, AShardOfAnotherStep) {
 // One bit anywhere: in the length, in the header (where it would read as another tensor), in the state, in the data.
 TEST_F(CheckpointerDamage, AnyFlippedBit) {
   const auto whole = read_file(shard_);
-  for (const std::size_t place : {std::size_t{0}, std::size_t{8}, std::size_t{12}, whole.find("model.weight"), whole.find("sample"),
-                                  whole.size() / 2, whole.size() - 1}) {
+  for (const std::size_t place : {std::size_t{0}, std::size_t{8}, std::size_t{12}, whole.find("model.weight"),
+                                  whole.find("sample"), whole.size() / 2, whole.size() - 1}) {
     SCOPED_TRACE(place);
     auto bytes = whole;
     bytes[place] = static_cast<char>(bytes[place] ^ 1);
@@ -128,41 +128,45 @@ TEST_F(CheckpointerDamage, AManifestThatIsCutChangedOrEmpty) {
 // Without a manifest a folder is not a checkpoint at all: nothing is skipped.
 TEST_F(CheckpointerDamage, AMissingManifestMeansAbsent) {
   std::filesystem::remove(newest_ / "manifest.json");
-  EXPECT_THAT(run_ranks(kRanks, [&](RankGroup& group) {
-                Checkpointer checkpointer(folder_.path, 2, group);
-                RankState state(9, 9);
-                const auto restored = checkpointer.restore_newest(state.destinations());
-                EXPECT_EQ(restored->step, 3);
-                EXPECT_TRUE(restored->skipped.empty());
-              }),
+  EXPECT_THAT(run_ranks(kRanks,
+                        [&](RankGroup& group) {
+                          Checkpointer checkpointer(folder_.path, 2, group);
+                          RankState state(9, 9);
+                          const auto restored = checkpointer.restore_newest(state.destinations());
+                          EXPECT_EQ(restored->step, 3);
+                          EXPECT_TRUE(restored->skipped.empty());
+                        }),
               Each(""));
 }
 
 // A26: the ranks' files of different steps are never mixed, whichever rank's is damaged.
 TEST_F(CheckpointerDamage, AllRanksTakeTheSameStep) {
-  change_file(newest_ / "rank_00000.safetensors", [](std::string& bytes) { bytes.back() = static_cast<char>(bytes.back() ^ 1); });
+  change_file(newest_ / "rank_00000.safetensors",
+              [](std::string& bytes) { bytes.back() = static_cast<char>(bytes.back() ^ 1); });
   expect_step_3("rank 0: ");
 }
 
 TEST_F(CheckpointerDamage, NoWholeCheckpointIsAnErrorAndNotAFreshStart) {
-  for (const auto* step : {"step_00000003", "step_00000006"}) std::filesystem::remove(folder_.path / step / "rank_00000.safetensors");
-  EXPECT_THAT(errors_with([](auto&) {}),
-              Each(AllOf(StartsWith("io: no whole checkpoint is left"), HasSubstr("step_00000006: "), HasSubstr("step_00000003: "))));
+  for (const auto* step : {"step_00000003", "step_00000006"})
+    std::filesystem::remove(folder_.path / step / "rank_00000.safetensors");
+  EXPECT_THAT(errors_with([](auto&) {}), Each(AllOf(StartsWith("io: no whole checkpoint is left"),
+                                                    HasSubstr("step_00000006: "), HasSubstr("step_00000003: "))));
 }
 
 // A damaged checkpoint must not push whole ones out, and the step it stood for can be saved again.
 TEST_F(CheckpointerDamage, DoesNotCountInLaterSaves) {
   std::filesystem::resize_file(shard_, 10);
-  EXPECT_THAT(run_ranks(kRanks, [&](RankGroup& group) {
-                Checkpointer checkpointer(folder_.path, 2, group);
-                RankState state(9, 9);
-                checkpointer.restore_newest(state.destinations());
-                save_step(checkpointer, group, 5);
-                EXPECT_TRUE(std::filesystem::exists(folder_.path / "step_00000003"));
-                EXPECT_FALSE(std::filesystem::exists(newest_));
-                save_step(checkpointer, group, 6);
-                EXPECT_EQ(checkpointer.restore_newest(state.destinations())->step, 6);
-              }),
+  EXPECT_THAT(run_ranks(kRanks,
+                        [&](RankGroup& group) {
+                          Checkpointer checkpointer(folder_.path, 2, group);
+                          RankState state(9, 9);
+                          checkpointer.restore_newest(state.destinations());
+                          save_step(checkpointer, group, 5);
+                          EXPECT_TRUE(std::filesystem::exists(folder_.path / "step_00000003"));
+                          EXPECT_FALSE(std::filesystem::exists(newest_));
+                          save_step(checkpointer, group, 6);
+                          EXPECT_EQ(checkpointer.restore_newest(state.destinations())->step, 6);
+                        }),
               Each(""));
 }
 
@@ -184,9 +188,14 @@ TEST_F(CheckpointerDamage, TensorsThatDoNotFitAreRefusedByNameOnAllRanks) {
               Each(AllOf(StartsWith("recipe: restoring"), HasSubstr("rank 1: "),
                          HasSubstr("tensor \"optimizer.step\" is in the file, this run has no place for it"))));
   std::int64_t extra = 0;
-  EXPECT_THAT(errors_with([&](auto& list) { list.push_back({"skipped_steps", "I64", {}, &extra, 8}); }),
-              Each(AllOf(StartsWith("recipe: "), HasSubstr("tensor \"skipped_steps\" of this run is not in the file"))));
-  EXPECT_THAT(errors_with([](auto& list) { list[0].shape = {10, 100}; }),
+  EXPECT_THAT(
+      errors_with([&](auto& list) {
+        list.push_back({"skipped_steps", "I64", {}, &extra, 8});
+      }),
+      Each(AllOf(StartsWith("recipe: "), HasSubstr("tensor \"skipped_steps\" of this run is not in the file"))));
+  EXPECT_THAT(errors_with([](auto& list) {
+                list[0].shape = {10, 100};
+              }),
               Each(HasSubstr("tensor \"model.weight\" is F32 [1000] in the file, F32 [10,100] in this run")));
   // A32: another dtype is never converted.
   EXPECT_THAT(errors_with([](auto& list) { list[1].dtype = "F16"; }),

@@ -27,7 +27,8 @@ using ::testing::UnorderedElementsAre;
 
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
   return names;
 }
 
@@ -74,7 +75,8 @@ TEST(Checkpointer, RestoresTensorsAcrossChunks) {
   EXPECT_THAT(errors, Each(""));
 }
 
-// Twenty saves with a rank that is late: only rank 0 renames and removes, and never more is there than asked for (A16, A17, A19).
+// Twenty saves with a rank that is late: only rank 0 renames and removes, and never more is there than asked for (A16,
+// A17, A19).
 TEST(Checkpointer, ASlowRankLosesNothing) {
   const TemporaryFolder folder;
   const auto errors = run_ranks(4, [&](RankGroup& group) {
@@ -135,10 +137,11 @@ TEST(Checkpointer, KeepsTheLatestAndSaysWhatItRemoved) {
 TEST(Checkpointer, ASaveThatWasCutShortIsIgnoredAndTidied) {
   const TemporaryFolder folder;
   const auto save = [&](std::int64_t step) {
-    EXPECT_THAT(run_ranks(2, [&](RankGroup& group) {
-                  Checkpointer checkpointer(folder.path, 2, group);
-                  save_step(checkpointer, group, step);
-                }),
+    EXPECT_THAT(run_ranks(2,
+                          [&](RankGroup& group) {
+                            Checkpointer checkpointer(folder.path, 2, group);
+                            save_step(checkpointer, group, step);
+                          }),
                 Each(""));
   };
   save(3);
@@ -148,12 +151,13 @@ TEST(Checkpointer, ASaveThatWasCutShortIsIgnoredAndTidied) {
     std::filesystem::resize_file(folder.path / left / "rank_00001.safetensors", 100);
   }
   std::filesystem::remove(folder.path / "step_00000006.tmp-0123/manifest.json");
-  EXPECT_THAT(run_ranks(2, [&](RankGroup& group) {
-                Checkpointer checkpointer(folder.path, 2, group);
-                RankState state(7, 7);
-                EXPECT_EQ(checkpointer.restore_newest(state.destinations())->step, 3);
-                save_step(checkpointer, group, 6);
-              }),
+  EXPECT_THAT(run_ranks(2,
+                        [&](RankGroup& group) {
+                          Checkpointer checkpointer(folder.path, 2, group);
+                          RankState state(7, 7);
+                          EXPECT_EQ(checkpointer.restore_newest(state.destinations())->step, 3);
+                          save_step(checkpointer, group, 6);
+                        }),
               Each(""));
   EXPECT_THAT(names_in(folder.path), UnorderedElementsAre("step_00000003", "step_00000006"));
 }
@@ -163,14 +167,15 @@ TEST(Checkpointer, TwoResumesInARowGiveTheSameBytes) {
   const TemporaryFolder folder;
   std::vector<std::string> files;
   for (int leg = 0; leg < 3; ++leg) {
-    EXPECT_THAT(run_ranks(2, [&](RankGroup& group) {
-                  Checkpointer checkpointer(folder.path, 2, group);
-                  RankState state(group.rank(), 5);
-                  const auto restored = checkpointer.restore_newest(state.destinations());
-                  EXPECT_EQ(restored.has_value(), leg > 0);
-                  if (restored) state.position = restored->rank_state;
-                  checkpointer.save(5, state.bytes(), state.position, run_description());
-                }),
+    EXPECT_THAT(run_ranks(2,
+                          [&](RankGroup& group) {
+                            Checkpointer checkpointer(folder.path, 2, group);
+                            RankState state(group.rank(), 5);
+                            const auto restored = checkpointer.restore_newest(state.destinations());
+                            EXPECT_EQ(restored.has_value(), leg > 0);
+                            if (restored) state.position = restored->rank_state;
+                            checkpointer.save(5, state.bytes(), state.position, run_description());
+                          }),
                 Each(""));
     files.push_back(read_file(folder.path / "step_00000005/rank_00001.safetensors"));
     EXPECT_THAT(names_in(folder.path), ElementsAre("step_00000005"));
@@ -190,7 +195,8 @@ TEST(Checkpointer, AFailureOnOneRankIsAnErrorOnAllThatNamesIt) {
     if (group.rank() == 2) tensors[0].size_bytes -= 1;
     checkpointer.save(8, tensors, state.position, run_description());
   });
-  EXPECT_THAT(errors, Each(AllOf(StartsWith("internal: saving step 8"), HasSubstr("rank 2: "), HasSubstr("model.weight"))));
+  EXPECT_THAT(errors,
+              Each(AllOf(StartsWith("internal: saving step 8"), HasSubstr("rank 2: "), HasSubstr("model.weight"))));
   EXPECT_THAT(names_in(folder.path), ElementsAre("step_00000004"));
 }
 
@@ -207,10 +213,11 @@ TEST(Checkpointer, RanksThatSaveDifferentStepsAreStopped) {
 // A22 with a real limit of the kernel, in a child process because the limit holds for all of it.
 TEST(Checkpointer, AFileThatMayNotGrowLeavesTheOldCheckpointUntouched) {
   const TemporaryFolder folder;
-  ASSERT_THAT(run_ranks(2, [&](RankGroup& group) {
-                Checkpointer checkpointer(folder.path, 1, group);
-                save_step(checkpointer, group, 4);
-              }),
+  ASSERT_THAT(run_ranks(2,
+                        [&](RankGroup& group) {
+                          Checkpointer checkpointer(folder.path, 1, group);
+                          save_step(checkpointer, group, 4);
+                        }),
               Each(""));
   const auto before = read_file(folder.path / "step_00000004/rank_00000.safetensors");
   const pid_t child = ::fork();

@@ -16,8 +16,10 @@ Manifest example() {
   const std::string sum(32, 'a');
   return {10,
           2,
-          {{"rank_00000.safetensors", 8'388'609, chunk_bytes, {sum, sum}}, {"rank_00001.safetensors", 64, chunk_bytes, {sum}}},
-          {Json{{"name", "tiny"}, {"train", {{"learning_rate", 3e-4}, {"big", 18446744073709551615U}}}}, "abc", Json{{"assay", "0.1.0"}}},
+          {{"rank_00000.safetensors", 8'388'609, chunk_bytes, {sum, sum}},
+           {"rank_00001.safetensors", 64, chunk_bytes, {sum}}},
+          {Json{{"name", "tiny"}, {"train", {{"learning_rate", 3e-4}, {"big", 18446744073709551615U}}}}, "abc",
+           Json{{"assay", "0.1.0"}}},
           "2026-11-30T20:45:18.123456Z"};
 }
 
@@ -76,9 +78,12 @@ TEST(Manifest, EveryChangedCharacterIsRefused) {
 }
 
 TEST(Manifest, NamesTheKeyThatIsMissingOrWrong) {
-  for (const auto* key : {"format_version", "step", "world_size", "files", "recipe", "recipe_hash", "versions", "created"}) {
-    EXPECT_THAT(error(changed([&](Json& json) { json.erase(key); })), AllOf(StartsWith("data: "), HasSubstr(key))) << key;
-    EXPECT_THAT(error(changed([&](Json& json) { json[key] = true; })), AllOf(StartsWith("data: "), HasSubstr(key))) << key;
+  for (const auto* key :
+       {"format_version", "step", "world_size", "files", "recipe", "recipe_hash", "versions", "created"}) {
+    EXPECT_THAT(error(changed([&](Json& json) { json.erase(key); })), AllOf(StartsWith("data: "), HasSubstr(key)))
+        << key;
+    EXPECT_THAT(error(changed([&](Json& json) { json[key] = true; })), AllOf(StartsWith("data: "), HasSubstr(key)))
+        << key;
   }
   const std::vector<std::pair<std::function<void(Json&)>, std::string>> mistakes{
       {[](Json& json) { json["step"] = -1; }, "\"step\" is -1"},

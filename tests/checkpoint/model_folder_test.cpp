@@ -90,14 +90,16 @@ TEST_F(ModelFolderTest, RefusesMissingEmptyAndPointerShardsByNameAndAllAtOnce) {
 TEST_F(ModelFolderTest, RefusesAKeyThatIsNotInItsShard) {
   write_three_shards();
   write_shard("model-00002-of-00003.safetensors", {});
-  EXPECT_THAT(error(), AllOf(StartsWith("data: "), HasSubstr("puts tensor \"b\" into model-00002-of-00003.safetensors")));
+  EXPECT_THAT(error(),
+              AllOf(StartsWith("data: "), HasSubstr("puts tensor \"b\" into model-00002-of-00003.safetensors")));
 }
 
 TEST_F(ModelFolderTest, RefusesAKeyInTwoShards) {
   write_three_shards();
   write_shard("model-00002-of-00003.safetensors", {{"a", 5}, {"b", 2}});
-  EXPECT_THAT(error(), AllOf(StartsWith("data: "), HasSubstr("model-00002-of-00003.safetensors holds tensor \"a\", which the "
-                                                             "index puts into model-00001-of-00003.safetensors")));
+  EXPECT_THAT(error(),
+              AllOf(StartsWith("data: "), HasSubstr("model-00002-of-00003.safetensors holds tensor \"a\", which the "
+                                                    "index puts into model-00001-of-00003.safetensors")));
 }
 
 TEST_F(ModelFolderTest, RefusesATensorThatTheIndexDoesNotName) {
@@ -112,17 +114,20 @@ TEST_F(ModelFolderTest, RefusesAnIndexThatPointsOutsideOrIsNoIndex) {
     write_index({{"a", file}});
     EXPECT_THAT(error(), AllOf(StartsWith("data: "), HasSubstr("tensor \"a\""))) << file;
   }
-  for (const auto* text : {"", "{}", "[]", R"({"weight_map":{}})", R"({"weight_map":{"a":1}})", R"({"weight_map":{"a":"b")",
-                           R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})"}) {
+  for (const auto* text :
+       {"", "{}", "[]", R"({"weight_map":{}})", R"({"weight_map":{"a":1}})", R"({"weight_map":{"a":"b")",
+        R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})"}) {
     write_file(folder_.path / "model.safetensors.index.json", text);
     EXPECT_THAT(error(), AllOf(StartsWith("data: "), HasSubstr("model.safetensors.index.json"))) << text;
   }
-  write_file(folder_.path / "model.safetensors.index.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
+  write_file(folder_.path / "model.safetensors.index.json",
+             "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
   EXPECT_THAT(error(), HasSubstr("is a Git LFS pointer"));
 }
 
 TEST_F(ModelFolderTest, SaysWhatIsThereInsteadOfSafetensors) {
-  EXPECT_THAT(error(), AllOf(StartsWith("data: "), HasSubstr("neither model.safetensors nor"), Not(HasSubstr("found"))));
+  EXPECT_THAT(error(),
+              AllOf(StartsWith("data: "), HasSubstr("neither model.safetensors nor"), Not(HasSubstr("found"))));
   write_file(folder_.path / "pytorch_model.bin", "x");
   EXPECT_THAT(error(), HasSubstr("found pytorch_model.bin"));
   EXPECT_THAT(error_of([&] { ModelFolder{folder_.path / "absent"}; }), StartsWith("data: there is no model folder"));

@@ -1,5 +1,5 @@
-// Damages valid files at random, always with the same seed: whatever the bytes, the parser either refuses with Error{data}
-// or hands out ranges that lie inside the file, follow each other and have the size of their shape.
+// Damages valid files at random, always with the same seed: whatever the bytes, the parser either refuses with
+// Error{data} or hands out ranges that lie inside the file, follow each other and have the size of their shape.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 std::vector<std::string> seeds() {
   std::vector<std::filesystem::path> paths;
   for (const auto& folder : {"valid", "malformed"}) {
-    for (const auto& entry :
-         std::filesystem::directory_iterator(std::filesystem::path(ASSAY_SOURCE_DIR) / "tests/data/safetensors" / folder)) {
+    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(ASSAY_SOURCE_DIR) /
+                                                                 "tests/data/safetensors" / folder)) {
       paths.push_back(entry.path());
     }
   }
@@ -43,10 +43,34 @@ class Mutator {
   const std::string& pick(const std::vector<std::string>& list) { return list[below(list.size())]; }
 
   void mutate(std::string& bytes) {
-    static const std::vector<std::string> tokens{
-        "{", "}", "[", "]", ",", ":", "\"", "\\u0000", "\\ud800", "-1", "0", "18446744073709551615", "9223372036854775808", "1e9",
-        "4.0", "null", "true", "\"F4\"", "\"F8_E8M0\"", "\"shape\"", "\"data_offsets\"", "\"__metadata__\"", "\"t\"", std::string(1, '\0'),
-        "\xff", "\xc3\xa9", " ", "\n"};
+    static const std::vector<std::string> tokens{"{",
+                                                 "}",
+                                                 "[",
+                                                 "]",
+                                                 ",",
+                                                 ":",
+                                                 "\"",
+                                                 "\\u0000",
+                                                 "\\ud800",
+                                                 "-1",
+                                                 "0",
+                                                 "18446744073709551615",
+                                                 "9223372036854775808",
+                                                 "1e9",
+                                                 "4.0",
+                                                 "null",
+                                                 "true",
+                                                 "\"F4\"",
+                                                 "\"F8_E8M0\"",
+                                                 "\"shape\"",
+                                                 "\"data_offsets\"",
+                                                 "\"__metadata__\"",
+                                                 "\"t\"",
+                                                 std::string(1, '\0'),
+                                                 "\xff",
+                                                 "\xc3\xa9",
+                                                 " ",
+                                                 "\n"};
     const auto place = below(bytes.size() + 1);
     switch (below(6)) {
       case 0:

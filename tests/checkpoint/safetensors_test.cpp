@@ -22,15 +22,24 @@ using ::testing::StartsWith;
 const std::filesystem::path kData = std::filesystem::path(ASSAY_SOURCE_DIR) / "tests/data/safetensors";
 
 // What the official library accepts and a reader may refuse if it says why; these are refused here.
-const std::set<std::string> kRefusedHere{"malformed/unknown_entry_key.safetensors", "malformed/duplicate_tensor_same.safetensors",
-                                         "malformed/metadata_duplicate_key.safetensors", "malformed/leading_space.safetensors",
-                                         "malformed/entry_is_list.safetensors"};
+const std::set<std::string> kRefusedHere{"malformed/unknown_entry_key.safetensors",
+                                         "malformed/duplicate_tensor_same.safetensors",
+                                         "malformed/metadata_duplicate_key.safetensors",
+                                         "malformed/leading_space.safetensors", "malformed/entry_is_list.safetensors"};
 
 // Names of torch's dtypes, as the table has them, and those of the format.
-const std::map<std::string, std::string> kDtypeNames{
-    {"bool", "BOOL"},       {"uint8", "U8"},  {"int8", "I8"},     {"int16", "I16"},   {"int32", "I32"},
-    {"int64", "I64"},       {"float16", "F16"}, {"bfloat16", "BF16"}, {"float32", "F32"}, {"float64", "F64"},
-    {"float8_e4m3fn", "F8_E4M3"}, {"float8_e5m2", "F8_E5M2"}};
+const std::map<std::string, std::string> kDtypeNames{{"bool", "BOOL"},
+                                                     {"uint8", "U8"},
+                                                     {"int8", "I8"},
+                                                     {"int16", "I16"},
+                                                     {"int32", "I32"},
+                                                     {"int64", "I64"},
+                                                     {"float16", "F16"},
+                                                     {"bfloat16", "BF16"},
+                                                     {"float32", "F32"},
+                                                     {"float64", "F64"},
+                                                     {"float8_e4m3fn", "F8_E4M3"},
+                                                     {"float8_e5m2", "F8_E5M2"}};
 
 Json load_json(const char* name) { return parse_json(read_file(kData / name), name); }
 
@@ -111,7 +120,8 @@ TEST(SafetensorsTable, AMessageNamesTheTensorAndTheReason) {
       {"duplicate_tensor_same", "\"t\" is given twice"},
   };
   for (const auto& [name, reason] : reasons) {
-    EXPECT_THAT(error_of([&] { SafetensorsFile{kData / "malformed" / (name + ".safetensors")}; }), HasSubstr(reason)) << name;
+    EXPECT_THAT(error_of([&] { SafetensorsFile{kData / "malformed" / (name + ".safetensors")}; }), HasSubstr(reason))
+        << name;
   }
 }
 
@@ -130,7 +140,8 @@ TEST(SafetensorsReader, RefusesEveryFalseHeaderLengthInConstantMemory) {
     auto bytes = whole;
     std::memcpy(bytes.data(), &claim, 8);
     write_file(path, bytes);
-    EXPECT_THAT(error_of([&] { SafetensorsFile{path}; }), AllOf(StartsWith("data: "), HasSubstr("t.safetensors"))) << claim;
+    EXPECT_THAT(error_of([&] { SafetensorsFile{path}; }), AllOf(StartsWith("data: "), HasSubstr("t.safetensors")))
+        << claim;
     // The same claim in a file that is long enough for it, all zeros and no disk space.
     std::filesystem::resize_file(path, 300'000'000);
     EXPECT_THAT(error_of([&] { SafetensorsFile{path}; }), StartsWith("data: ")) << claim;
@@ -152,10 +163,10 @@ TEST(SafetensorsReader, EmptyTensorsAreLegalAndAnEmptyRangeForOneElementIsNot) {
 // Bits of an element by the format's list: 4, 6, 8, 16, 32, 64.
 TEST(SafetensorsReader, EveryDtypeHasItsSize) {
   const std::map<std::string, std::uint64_t> bytes_of_8{
-      {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"BOOL", 8},         {"U8", 8},           {"I8", 8},    {"F8_E5M2", 8},
-      {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16},
-      {"BF16", 16}, {"I32", 32},    {"U32", 32},    {"F32", 32},         {"C64", 64},         {"F64", 64},  {"I64", 64},
-      {"U64", 64}};
+      {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"BOOL", 8},        {"U8", 8},          {"I8", 8},
+      {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+      {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+      {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}};
   for (const auto& [dtype, bytes] : bytes_of_8) EXPECT_EQ(size_bytes_of(dtype, {2, 4}), bytes) << dtype;
   EXPECT_EQ(size_bytes_of("F4", {3}), std::nullopt);
   EXPECT_EQ(size_bytes_of("F31", {3}), std::nullopt);
@@ -227,7 +238,8 @@ TEST(SafetensorsWriter, ChecksumsAreThoseOfEach8MiBOfTheFile) {
   std::string data(20'000'001, '\0');
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 2654435761U >> 24U);
   const auto size = static_cast<std::int64_t>(data.size());
-  const auto record = write_safetensors(path, {{"x", "U8", {size - 5}, data.data(), data.size() - 5}, {"y", "U8", {5}, data.data(), 5}}, {});
+  const auto record = write_safetensors(
+      path, {{"x", "U8", {size - 5}, data.data(), data.size() - 5}, {"y", "U8", {5}, data.data(), 5}}, {});
   const auto bytes = read_file(path);
   std::vector<std::string> expected;
   for (std::size_t begin = 0; begin < bytes.size(); begin += 8'388'608) {
@@ -239,7 +251,9 @@ TEST(SafetensorsWriter, ChecksumsAreThoseOfEach8MiBOfTheFile) {
 }
 
 // Test vectors of XXH3-128 with seed 0, from the specification of xxHash: the empty input.
-TEST(SafetensorsWriter, TheChecksumIsXxh3With128Bits) { EXPECT_EQ(checksum_of(""), "99aa06d3014798d86001c324468d497f"); }
+TEST(SafetensorsWriter, TheChecksumIsXxh3With128Bits) {
+  EXPECT_EQ(checksum_of(""), "99aa06d3014798d86001c324468d497f");
+}
 
 TEST(SafetensorsWriter, RefusesWhatCouldNotBeReadBack) {
   const TemporaryFolder folder;
@@ -248,7 +262,8 @@ TEST(SafetensorsWriter, RefusesWhatCouldNotBeReadBack) {
   const auto write = [&](const std::vector<TensorBytes>& tensors) {
     return error_of([&] { write_safetensors(path, tensors, {}); });
   };
-  EXPECT_THAT(write({{"a", "U8", {1}, &byte, 1}, {"a", "U8", {1}, &byte, 1}}), HasSubstr("tensor \"a\": the name is taken"));
+  EXPECT_THAT(write({{"a", "U8", {1}, &byte, 1}, {"a", "U8", {1}, &byte, 1}}),
+              HasSubstr("tensor \"a\": the name is taken"));
   EXPECT_THAT(write({{"__metadata__", "U8", {1}, &byte, 1}}), HasSubstr("the name is taken"));
   EXPECT_THAT(write({{"a", "F32", {1}, &byte, 1}}), HasSubstr("dtype F32 and shape [1] do not make 1 bytes"));
   EXPECT_THAT(write({{"a", "float32", {1}, &byte, 4}}), HasSubstr("dtype float32"));
@@ -257,7 +272,9 @@ TEST(SafetensorsWriter, RefusesWhatCouldNotBeReadBack) {
 
 TEST(SafetensorsWriter, AFullDiskIsAnError) {
   const std::string data(1 << 20, 'x');
-  EXPECT_THAT(error_of([&] { write_safetensors("/dev/full", {{"x", "U8", {1 << 20}, data.data(), data.size()}}, {}); }),
+  EXPECT_THAT(error_of([&] {
+                write_safetensors("/dev/full", {{"x", "U8", {1 << 20}, data.data(), data.size()}}, {});
+              }),
               AllOf(StartsWith("io: write /dev/full"), HasSubstr("No space left")));
 }
 

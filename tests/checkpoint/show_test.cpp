@@ -25,10 +25,12 @@ TEST(Show, ListsASafetensorsFile) {
   EXPECT_EQ(listing.json["num_tensors"], 5);
   EXPECT_EQ(listing.json["num_elements"], 6);
   EXPECT_EQ(listing.json["tensor_bytes"], 24);
-  EXPECT_THAT(listing.text, AllOf(HasSubstr("a.b/c d"), HasSubstr(R"("tab\tnew\nline")"), HasSubstr(R"("quote\"back\\slash")"),
-                                  HasSubstr("5 tensors, 6 elements, 24 bytes"), Not(HasSubstr("tab\tnew"))));
+  EXPECT_THAT(listing.text,
+              AllOf(HasSubstr("a.b/c d"), HasSubstr(R"("tab\tnew\nline")"), HasSubstr(R"("quote\"back\\slash")"),
+                    HasSubstr("5 tensors, 6 elements, 24 bytes"), Not(HasSubstr("tab\tnew"))));
   const auto one = show(kData / "valid/one_tensor.safetensors");
-  EXPECT_EQ(one.json["tensors"], Json::array({Json{{"name", "weight"}, {"dtype", "F32"}, {"shape", {3, 4}}, {"bytes", 48}}}));
+  EXPECT_EQ(one.json["tensors"],
+            Json::array({Json{{"name", "weight"}, {"dtype", "F32"}, {"shape", {3, 4}}, {"bytes", 48}}}));
   EXPECT_EQ(one.json["metadata"]["format"], "pt");
 }
 
@@ -79,7 +81,8 @@ TEST(Show, VerifiesEveryChecksumOfACheckpoint) {
   auto bytes = read_file(path / "rank_00001.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file(path / "rank_00001.safetensors", bytes);
-  EXPECT_THAT(error_of([&] { show(path); }), AllOf(StartsWith("data: "), HasSubstr("rank_00001.safetensors"), HasSubstr("checksum")));
+  EXPECT_THAT(error_of([&] { show(path); }),
+              AllOf(StartsWith("data: "), HasSubstr("rank_00001.safetensors"), HasSubstr("checksum")));
 }
 
 TEST(Show, NamesAPathThatIsNotThere) {

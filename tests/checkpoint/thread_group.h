@@ -57,7 +57,8 @@ class ThreadGroup final : public RankGroup {
   int rank_;
 };
 
-/// Runs `work` on `world_size` ranks at once. Returns the Error of each as "kind: message", "" for those that threw none.
+/// Runs `work` on `world_size` ranks at once. Returns the Error of each as "kind: message", "" for those that threw
+/// none.
 inline std::vector<std::string> run_ranks(int world_size, const std::function<void(RankGroup&)>& work) {
   ThreadWorld world(world_size);
   std::vector<std::string> errors(static_cast<std::size_t>(world_size));
