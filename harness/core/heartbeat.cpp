@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "harness/core/files.h"
 
 namespace assay {
@@ -11,7 +13,9 @@ namespace assay {
 Heartbeat::Heartbeat(const std::filesystem::path& path) {
   const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!file) throw_errno("open", path);
-  if (::ftruncate(file.get(), sizeof(Shared)) != 0) throw_errno("ftruncate", path);
+  // Not a sparse file: a beat on a full disk would be a SIGBUS.
+  errno = ::posix_fallocate(file.get(), 0, sizeof(Shared));
+  if (errno != 0) throw_errno("posix_fallocate", path);
   void* mapped = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) throw_errno("mmap", path);
   shared_ = static_cast<Shared*>(mapped);

@@ -1,5 +1,6 @@
 #include "harness/launch/launch_command.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -211,6 +212,8 @@ int run_launch(const std::vector<std::string>& arguments) {
     std::cout << torchrun_options().help();
     return exit_done;
   }
+  // Who reads the terminal may leave; the exit code is for others.
+  ::signal(SIGPIPE, SIG_IGN);
   LaunchSpec& spec = command.spec;
   if (spec.nproc > 1 && !process_environment("OMP_NUM_THREADS")) {
     log_info("OMP_NUM_THREADS is set to 1 for each rank, so that they do not overload this node; set it to tune");

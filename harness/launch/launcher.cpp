@@ -57,7 +57,7 @@ class Launch {
       if (spec_.on_tick) show_view();
       advance();
       const double now = clock_.wall_seconds();
-      const double pause = all_shown ? spec_.monitor_interval_seconds : kBusyTerminalWait;
+      const double pause = all_shown ? spec_.monitor_interval_seconds : output_pause();
       for (const int signal : signals_.wait(std::clamp(deadline_ - now, 0.0, pause))) on_signal(signal);
     }
     finish();
@@ -77,6 +77,8 @@ class Launch {
     last_look_ = now;
     return group_.all_ended();
   }
+
+  double output_pause() const { return group_.terminal_is_busy() ? kBusyTerminalWait : 0; }
 
   void show_view() {
     LaunchView view = group_.view();
@@ -127,7 +129,7 @@ class Launch {
       result_.exit_code = exit_code_of(*result_.root_cause);
     }
     while (!group_.finish_output()) {
-      if (!signals_.wait(kBusyTerminalWait).empty()) break;
+      if (!signals_.wait(output_pause()).empty()) break;
     }
     note("end", 0,
          {{"exit_code", result_.exit_code},

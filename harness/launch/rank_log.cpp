@@ -58,6 +58,7 @@ bool RankLog::show_new_lines() {
   std::array<char, 16384> chunk;
   for (int i = 0; i < kChunksAtATime; ++i) {
     if (!terminal_->flush()) return false;
+    if (terminal_->is_closed()) return true;
     const ssize_t count = ::pread(read_.get(), chunk.data(), chunk.size(), offset_);
     if (count <= 0) return true;
     offset_ += count;

@@ -16,6 +16,12 @@ class Terminal {
   /// Writes as much as is taken without blocking. True when nothing is left, also when nobody reads any more.
   bool flush();
 
+  /// Is there something that was not taken yet?
+  bool is_busy() const { return !waiting_.empty(); }
+
+  /// Nobody reads any more.
+  bool is_closed() const { return closed_; }
+
   /// Adds prefix, text and a newline.
   void add_line(const std::string& prefix, std::string_view text);
 

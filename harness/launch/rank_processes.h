@@ -32,8 +32,11 @@ class RankProcesses {
   /// Sends a signal to the groups of all ranks that run.
   void send(int signal);
 
-  /// Shows new output. True if nothing is left to show now.
+  /// Shows some of the new output. True if nothing is left to show now.
   bool show_output();
+
+  /// Does the terminal take no more for now?
+  bool terminal_is_busy() const { return out_.is_busy() || err_.is_busy(); }
 
   /// Shows what is left, last lines without an end too. True if the terminal took all of it. For ranks that have ended.
   bool finish_output();

@@ -155,20 +155,30 @@ TEST_F(LaunchTest, LongLogsAreWholeInFilesAndOnTheTerminal) {
   EXPECT_EQ(seen[1], kLines + 1);
 }
 
-TEST_F(LaunchTest, ATerminalThatNobodyReadsBlocksNoRank) {
+/// `assay launch` on two ranks with both streams on one descriptor.
+class LaunchTerminalTest : public LaunchTest {
+ protected:
+  ChildProcess start_launcher_on(int terminal, const std::vector<std::string>& program) {
+    std::vector<std::string> command{kRankProgram, "launch", "--standalone", "--nproc-per-node", "2", "--log-dir"};
+    command.push_back(folder.path.string());
+    command.emplace_back("--");
+    command.insert(command.end(), program.begin(), program.end());
+    const FileDescriptor input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return ChildProcess({.command = command,
+                         .environment = {"PROOF_FOLDER=" + folder.path.string()},
+                         .standard_input = input.get(),
+                         .standard_output = terminal,
+                         .standard_error = terminal,
+                         .kept_fd = -1});
+  }
+};
+
+TEST_F(LaunchTerminalTest, ATerminalThatNobodyReadsBlocksNoRank) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
   const FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
-  const FileDescriptor input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  auto launcher =
-      ChildProcess({.command = {kRankProgram, "launch", "--standalone", "--nproc-per-node", "2", "--log-dir",
-                                folder.path.string(), "--", kRankProgram, "lines", "20000", "proof", "done"},
-                    .environment = {"PROOF_FOLDER=" + folder.path.string()},
-                    .standard_input = input.get(),
-                    .standard_output = write_end.get(),
-                    .standard_error = write_end.get(),
-                    .kept_fd = -1});
+  auto launcher = start_launcher_on(write_end.get(), {kRankProgram, "lines", "20000", "proof", "done"});
   write_end.close();
   EXPECT_TRUE(wait_until([&] { return !proof("done", 0).empty() && !proof("done", 1).empty(); }, 10));
   EXPECT_FALSE(launcher.poll()) << "the launcher still has output to show";
@@ -180,6 +190,19 @@ TEST_F(LaunchTest, ATerminalThatNobodyReadsBlocksNoRank) {
   EXPECT_EQ(end_of(launcher).code, 0);
   EXPECT_THAT(text, HasSubstr("[rank 0] line 0019999 of rank 0 ends here\n"));
   EXPECT_THAT(text, HasSubstr("[rank 1] line 0019999 of rank 1 ends here\n"));
+}
+
+TEST_F(LaunchTerminalTest, ATerminalThatIsGoneEndsNoRank) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  FileDescriptor read_end(ends[0]);
+  FileDescriptor write_end(ends[1]);
+  auto launcher = start_launcher_on(write_end.get(), {kRankProgram, "lines", "20000", "sleep", "0.3", "proof", "done"});
+  write_end.close();
+  read_end.close();
+  EXPECT_EQ(end_of(launcher).code, 0);
+  EXPECT_NE(proof("done", 0), "");
+  EXPECT_NE(proof("done", 1), "");
 }
 
 TEST_F(LaunchTest, WhatARankLeftBehindEndsWithIt) {
