@@ -30,7 +30,9 @@ Json result_to_json(const Result& result) {
             {"measured", result.measured}, {"limit", result.limit}, {"unit", result.unit},
             {"reason", result.reason},     {"ranks", result.ranks}, {"evidence", result.evidence},
             {"seconds", nullptr},          {"ran", result.ran},     {"healthy", nullptr},
-            {"action", name_of(result.action)}};
+            {"action", name_of(result.action)},
+            {"margin", nullptr}};
+  if (result.margin) json["margin"] = *result.margin;
   if (result.seconds) json["seconds"] = *result.seconds;
   if (result.healthy) json["healthy"] = *result.healthy;
   return json;
@@ -49,6 +51,7 @@ Result result_from_json(const Json& json, const std::string& what) {
     result.ranks = json.at("ranks").get<std::vector<int>>();
     result.evidence = json.at("evidence").get<std::string>();
     if (!json.at("seconds").is_null()) result.seconds = json["seconds"].get<double>();
+    if (!json.at("margin").is_null()) result.margin = json["margin"].get<double>();
     result.ran = json.at("ran").get<bool>();
     if (!json.at("healthy").is_null()) result.healthy = json["healthy"].get<bool>();
     result.action = value_from_name<Action>(kActionNames, json.at("action").get<std::string>(), what);

@@ -24,8 +24,9 @@ struct Result {
   std::string check;     ///< "<stage>.<name>"
   std::string stage;
   Status status = Status::incomplete;
-  Json measured;         ///< a number, a text, or null
-  Json limit;            ///< what it was compared with, or null
+  Json measured;  ///< a number, a text, or null
+  Json limit;     ///< what it was compared with, or null
+  std::optional<double> margin;  ///< what is left to the limit as a fraction of it; negative beyond it; nothing if it is 0
   std::string unit;
   std::string reason;    ///< why it is not a pass, or what a reader must know beside the number
   std::vector<int> ranks;  ///< those concerned; empty: all or none in particular

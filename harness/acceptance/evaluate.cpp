@@ -65,6 +65,7 @@ Result& StageChecks::judge(const std::string& name, std::optional<double> measur
   if (std::isfinite(*measured)) result.measured = *measured;
   if (limit->value) result.limit = *limit->value;
   result.unit = limit->unit;
+  result.margin = limit->margin_of(*measured);
   if (result.status == Status::fail) result.reason = format_number(*measured) + ", must be " + limit->text();
   return result;
 }

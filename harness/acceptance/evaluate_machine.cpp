@@ -35,6 +35,10 @@ void check_facts(const RunRecord& run, StageChecks& checks) {
                     dump_json(*nested(run.machine, "cpu", "num_cores_available")) + " cores";
 }
 
+std::optional<double> margin_below(double needed, double available) {
+  return available > 0 ? std::optional((available - needed) / available) : std::nullopt;
+}
+
 /// A need in bytes against what is there.
 void check_room(StageChecks& checks, const std::string& name, std::optional<double> needed, const Json* available,
                 const std::string& what, const std::string& advice) {
@@ -49,6 +53,7 @@ void check_room(StageChecks& checks, const std::string& name, std::optional<doub
   auto& result = checks.add(name, enough ? Status::pass : Status::fail, enough ? text : text + ": " + advice);
   result.measured = static_cast<std::int64_t>(*needed);
   result.limit = static_cast<std::int64_t>(free_bytes);
+  result.margin = margin_below(*needed, free_bytes);
   result.unit = "bytes";
 }
 
@@ -153,6 +158,7 @@ std::vector<Result> evaluate_estimate(const RunRecord& run) {
                                     " too little. Lower train.micro_batch_size or data.sequence_length first";
   fits.measured = static_cast<std::int64_t>(*peak);
   fits.limit = capacity;
+  fits.margin = margin_below(*peak, static_cast<double>(capacity));
   fits.unit = "bytes";
   return checks.take();
 }

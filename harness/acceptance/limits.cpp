@@ -79,6 +79,12 @@ bool Limit::met_by(double measured) const {
   return true;
 }
 
+std::optional<double> Limit::margin_of(double measured) const {
+  if (kind == LimitKind::info || !value || *value == 0 || !std::isfinite(measured)) return std::nullopt;
+  const double left = kind == LimitKind::min ? measured - *value : *value - (kind == LimitKind::within ? std::fabs(measured) : measured);
+  return left / std::fabs(*value);
+}
+
 std::string Limit::text() const {
   auto words = std::string(kKindTexts[static_cast<std::size_t>(kind)]);
   if (value) words += " " + format_number(*value);

@@ -19,6 +19,8 @@ struct Limit {
 
   /// False for a number that is not finite.
   bool met_by(double measured) const;
+  /// What is left to the value as a fraction of it, negative beyond it; nothing for a value of 0 and for info.
+  std::optional<double> margin_of(double measured) const;
   /// "at least 0.05 fraction"
   std::string text() const;
 };

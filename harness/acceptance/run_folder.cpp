@@ -80,7 +80,11 @@ void check_same_recipe(const fs::path& folder, const Recipe& recipe) {
   const auto before = recipe_of_run(folder);
   if (recipe_hash(before) == recipe_hash(recipe)) return;
   std::string keys;
-  for (const auto& key : differing_keys(before, recipe)) keys += "\n  " + key;
+  for (const auto& [key, left, right] : recipe_differences(before, recipe)) {
+    const auto section = key.substr(0, key.find('.'));
+    if (section == "name" || section == "resume" || section == "accept" || section == "plan") continue;
+    keys += "\n  " + key + ": " + left + " and " + right;
+  }
   throw Error(ErrorKind::recipe, folder.string() + " is a run of another recipe; it differs in" + keys +
                                      "\nResume with the same recipe, or give another --output");
 }
