@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 // The differentiable pieces of the network, each as one autograd node that saves its inputs only.
 //
@@ -12,17 +13,28 @@
 // Gradients of weights: if weight.grad() is defined, backward adds into it in place and the graph ends there, so that a
 // gradient goes straight into the flat buffer that grad() is a view of; else it is returned as autograd expects.
 
+/// A tensor is never read by two nodes: where the network branches, one node has several results, and adds up their gradients
+/// in place. Autograd's own sum makes a temporary on Meta that it does not make on a CPU.
+///
 /// Called as ops::linear and so on: unqualified names would meet those of LibTorch.
 namespace assay::ops {
 
-/// y [..., out] = x [..., in] weight^T for weight [out, in].
+/// y_i [..., out_i] = x [..., in] weight_i^T for every weight [out_i, in]; one to three of them.
+std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights);
+
+/// The same for one weight.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
 
 /// Rows of weight [V, E] for input_ids int64 [B, L]: [B, L, E].
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& input_ids);
 
-/// x [..., E] / sqrt(mean(x^2) + eps) * weight [E] (Zhang and Sennrich 2019, as in Llama).
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+/// x [..., E], and beside it x / sqrt(mean(x^2) + eps) * weight [E] (Zhang and Sennrich 2019, as in Llama). What goes on with
+/// x itself must read `residual`.
+struct Normed {
+  at::Tensor normed;
+  at::Tensor residual;
+};
+Normed rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 /// Rotates halves: x [B, L, heads, D], cos and sin fp32 [L, 1, D / 2]; pair i is (x[i], x[i + D / 2]), as in
 /// transformers' Llama.

@@ -9,15 +9,18 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Numbers enter through `value` arguments: a number as an operand makes temporaries on a CPU that Meta does not.
+//
 // y = x r w with r = (mean(x^2) + eps)^(-1/2). Then, with g = dy w and n the width:
 //   dw = sum over tokens of dy x r,   dx = r g - x r^3 (x . g) / n
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps) {
-    const auto width = static_cast<double>(x.size(-1));
-    const at::Tensor inverse_root = at::linalg_vector_norm(x, 2, at::IntArrayRef{-1}, /*keepdim=*/true);
-    inverse_root.square_().div_(width).add_(eps).rsqrt_();
+  static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps) {
+    const at::Tensor norm = at::linalg_vector_norm(x, 2, at::IntArrayRef{-1}, /*keepdim=*/true);
+    const at::Tensor inverse_root = at::full(norm.sizes(), eps, norm.options());
+    inverse_root.addcmul_(norm, norm, 1.0 / static_cast<double>(x.size(-1))).rsqrt_();
     context->save_for_backward({x, weight, inverse_root});
-    return at::mul(x, inverse_root).mul_(weight);
+    context->set_materialize_grads(false);
+    return {at::mul(x, inverse_root).mul_(weight), x.view(x.sizes())};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -30,7 +33,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
 
     const at::Tensor product = at::mul(grad, x);
     const at::Tensor correction = at::mv(product, weight).unsqueeze_(1);
-    correction.mul_(inverse_root).mul_(inverse_root).mul_(inverse_root).div_(static_cast<double>(width));
+    correction.mul_(inverse_root).mul_(inverse_root).mul_(inverse_root);
 
     at::Tensor grad_weight;
     if (weight.grad().defined()) {
@@ -39,15 +42,18 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
       grad_weight = at::mv(product.t(), inverse_root.squeeze(1));
     }
     at::Tensor grad_x = at::mul(grad, weight);
-    grad_x.mul_(inverse_root).addcmul_(x, correction, -1);
-    return {grad_x.view(saved[0].sizes()), grad_weight, at::Tensor()};
+    grad_x.mul_(inverse_root).addcmul_(x, correction, -1.0 / static_cast<double>(width));
+    grad_x = grad_x.view(saved[0].sizes());
+    if (grads[1].defined()) grad_x.add_(grads[1]);
+    return {grad_x, grad_weight, at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return RmsNormFunction::apply(x, weight, eps);
+Normed rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const auto results = RmsNormFunction::apply(x, weight, eps);
+  return {results[0], results[1]};
 }
 
 }  // namespace assay::ops

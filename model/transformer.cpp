@@ -76,24 +76,26 @@ at::Tensor Transformer::block(const Unit& unit, const at::Tensor& x) const {
   const auto heads = [&](const at::Tensor& y, std::int64_t count) {
     return y.view({y.size(0), y.size(1), count, config_.head_dim});
   };
-  const at::Tensor normed = ops::rms_norm(x, weights[input_norm].value, config_.rms_norm_eps);
-  const at::Tensor query = heads(ops::linear(normed, weights[q_proj].value), config_.num_attention_heads);
-  const at::Tensor key = heads(ops::linear(normed, weights[k_proj].value), config_.num_key_value_heads);
-  const at::Tensor value = heads(ops::linear(normed, weights[v_proj].value), config_.num_key_value_heads);
+  const auto first = ops::rms_norm(x, weights[input_norm].value, config_.rms_norm_eps);
+  const auto projected =
+      ops::linears(first.normed, {weights[q_proj].value, weights[k_proj].value, weights[v_proj].value});
   const at::Tensor cos = cos_.narrow(0, 0, x.size(1));
   const at::Tensor sin = sin_.narrow(0, 0, x.size(1));
-  const at::Tensor attended =
-      ops::causal_attention(options_.attention, ops::rotary(query, cos, sin), ops::rotary(key, cos, sin), value);
-  const at::Tensor middle = x + ops::linear(attended, weights[o_proj].value);
-  const at::Tensor normed_middle = ops::rms_norm(middle, weights[post_norm].value, config_.rms_norm_eps);
-  const at::Tensor gated = ops::swiglu(ops::linear(normed_middle, weights[gate_proj].value), ops::linear(normed_middle, weights[up_proj].value));
-  return middle + ops::linear(gated, weights[down_proj].value);
+  const at::Tensor query = ops::rotary(heads(projected[0], config_.num_attention_heads), cos, sin);
+  const at::Tensor key = ops::rotary(heads(projected[1], config_.num_key_value_heads), cos, sin);
+  const at::Tensor value = heads(projected[2], config_.num_key_value_heads);
+  const at::Tensor attended = ops::causal_attention(options_.attention, query, key, value);
+  const at::Tensor middle = first.residual + ops::linear(attended, weights[o_proj].value);
+
+  const auto second = ops::rms_norm(middle, weights[post_norm].value, config_.rms_norm_eps);
+  const auto wide = ops::linears(second.normed, {weights[gate_proj].value, weights[up_proj].value});
+  return second.residual + ops::linear(ops::swiglu(wide[0], wide[1]), weights[down_proj].value);
 }
 
 at::Tensor Transformer::hidden_states(const at::Tensor& input_ids) const {
   at::Tensor x = ops::embedding(units_.front().parameters[0].value, input_ids);
   for (std::size_t i = 1; i + 1 < units_.size(); ++i) x = block(units_[i], x);
-  return ops::rms_norm(x, units_.back().parameters[0].value, config_.rms_norm_eps);
+  return ops::rms_norm(x, units_.back().parameters[0].value, config_.rms_norm_eps).normed;
 }
 
 const at::Tensor& Transformer::head_weight() const {

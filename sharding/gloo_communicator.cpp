@@ -19,6 +19,13 @@ std::string first_line(const char* text) {
   return whole.substr(0, whole.find('\n'));
 }
 
+// The same memory under a tensor that does not own it. The transport's threads let go of a tensor at a time of their own;
+// the memory itself must be released by the trainer's thread, or the order of releases is not reproducible.
+at::Tensor unowned(const at::Tensor& tensor) {
+  ASSAY_CHECK(tensor.is_contiguous());
+  return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.options());
+}
+
 class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, int rank, int world_size, const Clock& clock)
@@ -26,20 +33,20 @@ class GlooCommunicator final : public Communicator {
 
  protected:
   void do_all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    at::Tensor out = output;
-    at::Tensor in = input;
+    at::Tensor out = unowned(output);
+    at::Tensor in = unowned(input);
     run("all_gather", [&] { return group_->_allgather_base(out, in, {}); });
   }
 
   void do_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
-    at::Tensor out = output;
-    at::Tensor in = input;
+    at::Tensor out = unowned(output);
+    at::Tensor in = unowned(input);
     std::vector<std::int64_t> equal_parts;
     run("all_to_all", [&] { return group_->alltoall_base(out, in, equal_parts, equal_parts, {}); });
   }
 
   void do_broadcast(const at::Tensor& tensor, int root) override {
-    std::vector<at::Tensor> tensors{tensor};
+    std::vector<at::Tensor> tensors{unowned(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     run("broadcast", [&] { return group_->broadcast(tensors, options); });

@@ -30,14 +30,13 @@ struct FlashSplit {
 };
 
 // The kernel's choice of block sizes by query length.
-FlashSplit flash_split(std::int64_t query_length, std::int64_t key_length, bool backward) {
+FlashSplit flash_split(std::int64_t query_length, std::int64_t key_length) {
   FlashSplit split{32, 512};
   if (query_length >= 768) {
     split.query = 256;
   } else if (query_length >= 192) {
     split.query = 64;
   }
-  static_cast<void>(backward);
   return {std::min(split.query, query_length), std::min(split.key, key_length)};
 }
 
@@ -52,23 +51,23 @@ std::tuple<Tensor, Tensor> meta_flash_for_cpu(const Tensor& query, const Tensor&
   Tensor output = empty_heads_inside(query, value.size(3));
   Tensor logsumexp =
       at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat)).transpose(1, 2);
-  const auto split = flash_split(query.size(2), key.size(2), false);
+  const auto split = flash_split(query.size(2), key.size(2));
   const std::int64_t scratch = split.query * (split.key + 2 + query.size(3));
   const Tensor buffer = at::empty({target_threads, scratch}, query.options());
   return {output, logsumexp};
 }
 
-std::tuple<Tensor, Tensor, Tensor> meta_flash_for_cpu_backward(const Tensor& grad_output, const Tensor& query,
+std::tuple<Tensor, Tensor, Tensor> meta_flash_for_cpu_backward(const Tensor& /*grad_output*/, const Tensor& query,
                                                                const Tensor& key, const Tensor& value, const Tensor& /*out*/,
                                                                const Tensor& /*logsumexp*/, double /*dropout*/,
                                                                bool /*is_causal*/, const std::optional<Tensor>& /*mask*/,
                                                                std::optional<double> /*scale*/) {
-  const Tensor contiguous = grad_output.contiguous();
   Tensor grad_query = empty_heads_inside(query, query.size(3));
   Tensor grad_key = empty_heads_inside(key, key.size(3));
   Tensor grad_value = empty_heads_inside(value, value.size(3));
-  const auto split = flash_split(query.size(2), key.size(2), true);
-  const Tensor buffer = at::empty({target_threads, 2 * split.query * split.key}, query.options());
+  const auto split = flash_split(query.size(2), key.size(2));
+  const Tensor scores = at::empty({target_threads, 2 * split.query * split.key}, query.options());
+  const Tensor row_sums = at::empty({split.query}, query.options());
   return {grad_query, grad_key, grad_value};
 }
 

@@ -50,8 +50,8 @@ class MemoryLedger {
   Phase phase() const { return phase_; }
   void set_phase(Phase phase);
 
-  /// Keep every event from now on; see events(). Costs 16 bytes an event.
-  void record_events() { recording_ = true; }
+  /// Keeps every event from now on, or stops; see events(). Costs 16 bytes an event.
+  void record_events(bool on) { recording_ = on; }
   /// Events so far, categories final for all forward phases that have ended.
   const std::vector<AllocationEvent>& events() const { return events_; }
 

@@ -11,7 +11,7 @@ namespace assay {
 std::shared_ptr<MemoryLedger> dry_run(const Recipe& recipe, const ModelConfig& config, int rank, int world_size,
                                       bool enforce_capacity, std::int64_t num_steps, bool record_events) {
   auto ledger = std::make_shared<MemoryLedger>(enforce_capacity ? recipe.device_memory_bytes.value_or(0) : 0);
-  if (record_events) ledger->record_events();
+  ledger->record_events(record_events);
   const LedgerScope scope(ledger);
   const ManualClock clock;
   const auto device = make_meta_device(static_cast<int>(recipe.train.num_threads));
@@ -20,6 +20,7 @@ std::shared_ptr<MemoryLedger> dry_run(const Recipe& recipe, const ModelConfig& c
   Trainer trainer(recipe, config, {*device, *communicator, clock, *ledger, *rows, {}});
   trainer.initialize_parameters();
   run_training_loop(trainer, std::min(num_steps, recipe.train.max_steps), {});
+  ledger->record_events(false);  // taking the trainer down is not part of the plan
   return ledger;
 }
 

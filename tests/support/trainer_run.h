@@ -38,7 +38,7 @@ inline void run_trainers(const Recipe& recipe, const ModelConfig& config, int wo
     const auto communicator = make_test_communicator(rank, world_size, port, clock);
     const auto rows = make_row_source(recipe, world_size, config.vocab_size);
     auto ledger = std::make_shared<MemoryLedger>(recipe.device_memory_bytes.value_or(0));
-    if (record_events) ledger->record_events();
+    ledger->record_events(record_events);
     const LedgerScope scope(ledger);
     const auto device = make_cpu_device(static_cast<int>(recipe.train.num_threads));
     Trainer trainer(recipe, config, {*device, *communicator, clock, *ledger, *rows, {}});

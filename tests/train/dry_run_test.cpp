@@ -19,6 +19,11 @@ struct Case {
   std::int64_t chunk;
   bool tied;
   double max_grad_norm = 1;
+
+  friend void PrintTo(const Case& c, std::ostream* out) {
+    *out << c.layers << " layers, hidden " << c.hidden << ", " << c.batch << " x " << c.length << " x " << c.accumulation
+         << ", " << c.world_size << " ranks, " << c.threads << " threads";
+  }
 };
 
 ModelConfig config_of(const Case& c) {
@@ -83,7 +88,7 @@ TEST_P(DryRunEqualsRun, InEveryAllocationEventOfThreeSteps) {
         for (int step = 0; step < 3; ++step) rank.trainer.step(0);
         const std::lock_guard lock(mutex);
         const auto dry = dry_run(recipe, config, rank.rank, c.world_size, false, 3, true);
-        EXPECT_EQ(dry->events(), rank.ledger.events()) << first_difference(dry->events(), rank.ledger.events());
+        EXPECT_TRUE(dry->events() == rank.ledger.events()) << first_difference(dry->events(), rank.ledger.events());
         EXPECT_EQ(dry->peak_bytes(), rank.ledger.peak_bytes());
         EXPECT_EQ(dry->peak_by_category(), rank.ledger.peak_by_category());
         EXPECT_EQ(dry->peak_by_phase(), rank.ledger.peak_by_phase());
