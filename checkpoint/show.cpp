@@ -16,18 +16,24 @@ std::string size_text(std::uint64_t bytes) {
   return std::to_string(bytes) + " bytes (" + format_bytes(static_cast<std::int64_t>(bytes)) + ")";
 }
 
+/// Characters, not bytes, of UTF-8 text.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; }));
+}
+
 /// Columns as wide as their widest cell; the last one is ragged.
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
   }
   std::string text;
   for (const auto& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       text += "  " + row[i];
-      if (i + 1 < row.size()) text.append(widths[i] - row[i].size(), ' ');
+      if (i + 1 < row.size()) text.append(widths[i] - width_of(row[i]), ' ');
     }
     text += "\n";
   }
@@ -49,7 +55,7 @@ struct Totals {
 /// Lists the tensors of one file, and adds them to the totals.
 Listing list_tensors(const SafetensorsFile& file, Totals& totals) {
   Listing listing{Json::array(), ""};
-  std::vector<std::vector<std::string>> rows;
+  std::vector<std::vector<std::string>> rows{{"name", "dtype", "shape", "bytes"}};
   for (const auto& tensor : file.tensors()) {
     std::uint64_t elements = 1;
     for (const auto size : tensor.shape) elements *= static_cast<std::uint64_t>(size);

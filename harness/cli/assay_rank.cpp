@@ -1,6 +1,7 @@
 // assay-rank: one rank of a job. Given a job by assay (JSON on standard input), or a recipe on its command line when it is
 // started by torchrun --no-python, srun or mpirun.
 
+#include <csignal>
 #include <cstdio>
 #include <cxxopts.hpp>
 #include <iostream>
@@ -104,6 +105,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace assay;
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an Error that all ranks hear of
   try {
     return run(argc, argv);
   } catch (const cxxopts::exceptions::exception& error) {

@@ -28,6 +28,9 @@ TEST(Show, ListsASafetensorsFile) {
   EXPECT_THAT(listing.text,
               AllOf(HasSubstr("a.b/c d"), HasSubstr(R"("tab\tnew\nline")"), HasSubstr(R"("quote\"back\\slash")"),
                     HasSubstr("5 tensors, 6 elements, 24 bytes"), Not(HasSubstr("tab\tnew"))));
+  // Columns are aligned by characters, not bytes.
+  EXPECT_THAT(listing.text,
+              HasSubstr("\xd0\xba\xd0\xbb\xd1\x8e\xd1\x87.\xe9\x87\x8d\xe3\x81\xbf               F32    [1]    4\n"));
   const auto one = show(kData / "valid/one_tensor.safetensors");
   EXPECT_EQ(one.json["tensors"],
             Json::array({Json{{"name", "weight"}, {"dtype", "F32"}, {"shape", {3, 4}}, {"bytes", 48}}}));

@@ -119,5 +119,18 @@ TEST(Cli, EveryKeyIsListed) {
   }
 }
 
+TEST(Cli, ShowListsGoodFilesAndRefusesBadOnesWithTwo) {
+  const std::string data = ASSAY_SOURCE_DIR "/tests/data/safetensors/";
+  const auto good = assay_program({"show", data + "valid/one_tensor.safetensors"});
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_THAT(good.out, HasSubstr("weight  F32    [3,4]  48\n"));
+  const auto json = assay_program({"show", "--json", data + "valid/one_tensor.safetensors"});
+  EXPECT_EQ(parse_json(json.out, "show --json")["tensors"][0]["bytes"], 48);
+  const auto bad = assay_program({"show", data + "malformed/overlap.safetensors"});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_EQ(bad.out, "");
+  EXPECT_THAT(bad.err, HasSubstr("overlap.safetensors: tensor \"b\""));
+}
+
 }  // namespace
 }  // namespace assay
