@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include "harness/core/clock.h"
@@ -47,9 +48,9 @@ std::string last_lines(const std::string& text) {
 }
 
 /// The kind that an exit code stands for (core/error.h); a signal is internal.
-ErrorKind kind_of_exit(const ExitStatus& status) {
-  if (status.code == exit_rejected) return ErrorKind::memory;
-  if (status.code == exit_usage) return ErrorKind::recipe;
+ErrorKind kind_of_exit(int exit_code) {
+  if (exit_code == exit_rejected) return ErrorKind::memory;
+  if (exit_code == exit_usage) return ErrorKind::recipe;
   return ErrorKind::internal;
 }
 
@@ -61,9 +62,7 @@ std::filesystem::path find_rank_program() {
   throw Error(ErrorKind::usage, "there is no " + program.string() + ": build the half that needs LibTorch (./dev build)");
 }
 
-DryRunOutcome run_dry_run(const std::vector<Recipe>& recipes, double timeout_seconds) {
-  Json job{{"kind", "dry_run"}, {"recipes", Json::array()}};
-  for (const auto& recipe : recipes) job["recipes"].push_back(recipe_to_json(recipe));
+RankOutput run_rank_program(const Json& job, double timeout_seconds) {
   const auto input = memory_file("job"), output = memory_file("output"), errors = memory_file("errors");
   const auto text = dump_json(job);
   write_all(input.get(), text.data(), text.size(), "job");
@@ -82,18 +81,24 @@ DryRunOutcome run_dry_run(const std::vector<Recipe>& recipes, double timeout_sec
   while (!(status = process.poll()) && clock.wall_seconds() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
+  if (!status) return {128 + SIGKILL, "", "it did not end within " + std::to_string(static_cast<int>(timeout_seconds)) + " s"};
+  const std::string killed = status->signal ? "killed by " + signal_name(*status->signal) + "; " : "";
+  return {status->signal ? 128 + *status->signal : status->exit_code.value_or(exit_incomplete), content_of(output),
+          killed + content_of(errors)};
+}
 
+DryRunOutcome run_dry_run(const std::vector<Recipe>& recipes) {
+  Json job{{"kind", "dry_run"}, {"recipes", Json::array()}};
+  for (const auto& recipe : recipes) job["recipes"].push_back(recipe_to_json(recipe));
+  const auto output = run_rank_program(job);
   DryRunOutcome outcome;
-  if (!status) {
-    outcome.message = "the dry run did not end within " + std::to_string(static_cast<int>(timeout_seconds)) + " s";
-  } else if (!status->success()) {
-    outcome.error_kind = kind_of_exit(*status);
-    outcome.message = status->signal ? "killed by " + signal_name(*status->signal) + "; " : "";
-    outcome.message += last_lines(content_of(errors));
-  } else {
-    outcome.rows = parse_json(content_of(output), "output of the dry run");
-    ASSAY_CHECK(outcome.rows.is_array() && outcome.rows.size() == recipes.size());
+  if (output.exit_code != exit_done) {
+    outcome.error_kind = kind_of_exit(output.exit_code);
+    outcome.message = last_lines(output.err);
+    return outcome;
   }
+  outcome.rows = parse_json(output.out, "output of the dry run");
+  ASSAY_CHECK(outcome.rows.is_array() && outcome.rows.size() == recipes.size());
   return outcome;
 }
 

@@ -13,6 +13,17 @@ namespace assay {
 /// The program `assay-rank` beside this one. Throws Error{usage} if it was not built.
 std::filesystem::path find_rank_program();
 
+/// What one rank program wrote and how it ended.
+struct RankOutput {
+  int exit_code = 0;  ///< 128 + signal if it was killed
+  std::string out;
+  std::string err;
+};
+
+/// Runs one job (see harness/train/job.h) in one process without a launcher and waits for its end; a run longer than
+/// `timeout_seconds` is killed. Throws Error{io} if it cannot be started, and what find_rank_program throws.
+RankOutput run_rank_program(const Json& job, double timeout_seconds = 600);
+
 /// What came out of a dry run of several recipes by one rank program.
 struct DryRunOutcome {
   Json rows;            ///< one object a recipe, in order; null after a failure
@@ -20,8 +31,7 @@ struct DryRunOutcome {
   std::string message;  ///< last lines it wrote; empty without a failure
 };
 
-/// Runs the recipes through the program itself on meta tensors, in one process. Blocks; a run longer than
-/// `timeout_seconds` is killed and is a failure. Throws Error{io} if it cannot be started, and what find_rank_program throws.
-DryRunOutcome run_dry_run(const std::vector<Recipe>& recipes, double timeout_seconds = 600);
+/// Runs the recipes through the program itself on meta tensors, in one process. Blocks. Throws as run_rank_program.
+DryRunOutcome run_dry_run(const std::vector<Recipe>& recipes);
 
 }  // namespace assay

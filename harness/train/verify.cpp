@@ -144,6 +144,7 @@ class Verification {
       throw Error(ErrorKind::data, reference_.path().string() + " holds none of logits, loss and grad.<parameter>: nothing to compare");
     }
     result_["equal_within"] = equal_;
+    result_["tolerances"] = {{"atol", tolerances_.atol}, {"rtol", tolerances_.rtol}, {"loss_atol", tolerances_.loss_atol}};
     std::printf("%s\n", dump_json(result_).c_str());
     return equal_ ? exit_done : exit_rejected;
   }
