@@ -42,8 +42,12 @@ std::optional<double> margin_below(double needed, double available) {
 /// A need in bytes against what is there.
 void check_room(StageChecks& checks, const std::string& name, std::optional<double> needed, const Json* available,
                 const std::string& what, const std::string& advice) {
-  if (!needed || available == nullptr || !available->is_number()) {
-    checks.missing(name, !needed ? "there is no estimate of what is needed" : what + " of this machine is not known");
+  if (!needed) {  // stage estimate says why, and ends the run if it must
+    checks.add(name, Status::incomplete, "there is no estimate of what is needed");
+    return;
+  }
+  if (available == nullptr || !available->is_number()) {
+    checks.missing(name, what + " of this machine is not known");
     return;
   }
   const auto free_bytes = available->get<double>();

@@ -84,6 +84,7 @@ void check_precision(const TrainView& view) {
   result.limit = planned;
   result.unit = "dtype of the parameters";
   result.ranks = others;
+  if (!others.empty()) result.reason = "parameters are " + found + " and train.precision plans " + planned;
 }
 
 /// Calls look(rank, event) for the step events of both jobs' last attempts; false if there is none.

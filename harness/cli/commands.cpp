@@ -1,5 +1,6 @@
 #include "harness/cli/commands.h"
 
+#include "harness/cli/run_commands.h"
 #include "harness/cli/show_command.h"
 #include "harness/cli/validate.h"
 #include "harness/cli/verify_command.h"
@@ -9,6 +10,15 @@ namespace assay {
 
 const std::vector<Command>& all_commands() {
   static const std::vector<Command> commands{
+      {"accept", "[RECIPE] [KEY=VALUE ...]", "the whole acceptance; no RECIPE: recipes/tiny_cpu.yaml",
+       "nproc-per-node output json dry-run", run_accept},
+      {"train", "RECIPE [KEY=VALUE ...]", "the training loop alone, no verdict", "nproc-per-node output json dry-run",
+       run_train},
+      {"estimate", "RECIPE [KEY=VALUE ...]", "memory by closed formula and dry run, before anything is started",
+       "nproc-per-node json dry-run", run_estimate},
+      {"collective", "[KEY=VALUE ...]", "correctness of the collectives", "nproc-per-node output json dry-run",
+       run_collective},
+      {"report", "RUN_DIR", "evaluate a run folder again and write every report from its files", "json", run_report},
       {"validate", "RECIPE [KEY=VALUE ...]", "resolve and check only; prints the resolved recipe",
        "json keys nproc-per-node", run_validate},
       {"verify", "MODEL_DIR REFERENCE [model.config.KEY=VALUE ...]",
