@@ -83,7 +83,7 @@ RankOutput run_rank_program(const Json& job, double timeout_seconds) {
   }
   if (!status) return {128 + SIGKILL, "", "it did not end within " + std::to_string(static_cast<int>(timeout_seconds)) + " s"};
   const std::string killed = status->signal ? "killed by " + signal_name(*status->signal) + "; " : "";
-  return {status->signal ? 128 + *status->signal : status->exit_code.value_or(exit_incomplete), content_of(output),
+  return {status->signal ? 128 + *status->signal : status->code.value_or(exit_incomplete), content_of(output),
           killed + content_of(errors)};
 }
 
