@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "harness/core/clock.h"
+#include "harness/core/error.h"
 #include "harness/core/json.h"
 #include "harness/memory/ledger_json.h"
 #include "harness/memory/tracking_allocator.h"
