@@ -22,9 +22,7 @@ Json make_estimate(const Recipe& recipe) {
                          {"communication", terms.communication},
                          {"overhead", terms.overhead},
                          {"total", terms.total()}};
-  Recipe unlimited = recipe;  // the peak is wanted also where it is beyond the capacity
-  unlimited.device_memory_bytes.reset();
-  const auto outcome = run_dry_run({unlimited, single_recipe(unlimited)});
+  const auto outcome = run_dry_run({recipe, single_recipe(recipe)});
   const bool failed = !outcome.message.empty();
   if (failed && exit_code_of(outcome.error_kind) == exit_usage) throw Error(outcome.error_kind, outcome.message);
   estimate["dry_run"] = failed ? Json() : outcome.rows[0];

@@ -33,6 +33,12 @@ const StageRow& row_of(const std::string& stage) {
   throw Error(ErrorKind::recipe, "accept.stages: there is no stage \"" + stage + "\"");
 }
 
+/// Whole numbers are written as such: 0, not 0.0.
+Json plain_number(double value) {
+  if (std::floor(value) == value && std::fabs(value) < 9e15) return static_cast<std::int64_t>(value);
+  return value;
+}
+
 }  // namespace
 
 Result& StageChecks::add(const std::string& name, Status status, const std::string& reason) {
@@ -58,12 +64,12 @@ Result& StageChecks::judge(const std::string& name, std::optional<double> measur
   const Limit* limit = limits.find(limit_name);
   if (limit == nullptr) {
     auto& result = add(name, Status::incomplete, "the limits file has no " + limit_name);
-    result.measured = *measured;
+    result.measured = plain_number(*measured);
     return result;
   }
   auto& result = add(name, limit->met_by(*measured) ? Status::pass : Status::fail);
-  if (std::isfinite(*measured)) result.measured = *measured;
-  if (limit->value) result.limit = *limit->value;
+  if (std::isfinite(*measured)) result.measured = plain_number(*measured);
+  if (limit->value) result.limit = plain_number(*limit->value);
   result.unit = limit->unit;
   result.margin = limit->margin_of(*measured);
   if (result.status == Status::fail) result.reason = format_number(*measured) + ", must be " + limit->text();

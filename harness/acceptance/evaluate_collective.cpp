@@ -38,7 +38,7 @@ void check_ranks(const JobRecord& job, StageChecks& checks) {
   std::vector<int> silent;
   std::string lines;
   for (int rank = 0; rank < job.world_size(); ++rank) {
-    const Json* event = job.last(rank, "collective", job.last_attempt());
+    const Json* event = job.find(rank, "collective", "operation", "all_reduce", job.last_attempt());
     if (event == nullptr) {
       silent.push_back(rank);
       continue;
@@ -47,7 +47,7 @@ void check_ranks(const JobRecord& job, StageChecks& checks) {
     const auto memory = number_in(event, "memory_bytes");
     lines += (lines.empty() ? "" : "; ") + ("rank " + std::to_string(rank)) + ": " +
              (gpu.empty() ? text_in(event, "device") : gpu) +
-             (memory ? ", " + format_bytes(static_cast<std::int64_t>(*memory)) : ", memory not known");
+             (memory ? ", " + format_bytes(static_cast<std::int64_t>(*memory)) : ", memory of the machine");
   }
   auto& result = checks.add("ranks", silent.empty() ? Status::pass : Status::incomplete, lines);
   result.measured = job.world_size() - static_cast<int>(silent.size());

@@ -29,10 +29,11 @@ void check_failure_named(const TrainView& view) {
     const Json* kill = view.job.planned_kill(attempt);
     if (kill == nullptr) continue;
     const auto victim = number_in(kill, "victim");
-    const auto cause = view.job.root_cause(attempt);
-    const bool named = cause && cause->rank == victim && cause->signal == static_cast<int>(number_in(kill, "signal").value_or(0));
+    const Json* cause = view.job.root_cause(attempt);
+    const bool named = cause != nullptr && number_in(cause, "rank") == victim &&
+                       number_in(cause, "signal") == number_in(kill, "signal");
     auto& result = view.checks.add("failure_named", named ? Status::pass : Status::fail);
-    if (cause) result.measured = describe(*cause);
+    result.measured = text_in(cause, "sentence");
     result.reason = named ? "killed on purpose, and named" : "rank " + format_number(victim.value_or(-1)) +
                                                                  " was killed on purpose, and the launcher did not name it";
     result.seconds = number_in(view.job.launcher_end(attempt), "seconds");
@@ -178,7 +179,7 @@ void check_save(const TrainView& view) {
   }
   if (view.run.recipe.checkpoint.save_at_end) expected.insert(max_steps);
   for (const auto* event : view.twin.world_size() > 0 ? view.twin.events(0, "checkpoint") : std::vector<const Json*>{}) {
-    if (!event->value("restored", false)) found.insert(event->value("step", std::int64_t{0}));
+    if (!event->value("restored", false)) found.insert(event->value("saved_step", std::int64_t{0}));
   }
   std::string absent;
   for (const auto step : expected) {

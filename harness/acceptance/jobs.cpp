@@ -81,7 +81,7 @@ LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, 
   const Json job{{"kind", request.kind},
                  {"recipe", recipe_to_json(request.recipe)},
                  {"folder", folder.string()},
-                 {"options", Json::object()}};
+                 {"options", request.options}};
   const int attempt = read_job(folder).last_attempt() + 1;
   write_job_file(folder, request, job);
 

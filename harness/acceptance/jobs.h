@@ -23,6 +23,7 @@ struct JobRequest {
   Recipe recipe;     ///< of the job
   Recipe target;     ///< of the run; what differs is written into job.json
   std::string reduced_model;  ///< see reduced_model_of
+  Json options = Json::object();  ///< of the kind of job
 };
 
 /// Starts one attempt of a job (the first, or one more that goes on in the same folder) and waits for it. `kill_one`: once

@@ -156,7 +156,7 @@ CheckpointFigures checkpoint_figures_of(const JobRecord& job) {
         restore_seconds[attempt] = std::max(restore_seconds[attempt], *seconds);
         continue;
       }
-      const std::pair key{attempt, event->value("step", std::int64_t{0})};
+      const std::pair key{attempt, event->value("saved_step", std::int64_t{0})};
       save_seconds[key] = std::max(save_seconds[key], *seconds);
       bytes[key] += number_in(event, "bytes").value_or(0);
     }

@@ -76,17 +76,19 @@ std::optional<fs::path> find_unfinished_training(const fs::path& runs, const std
   return newest;
 }
 
-void check_same_recipe(const fs::path& folder, const Recipe& recipe) {
+void check_same_recipe(const fs::path& folder, const Recipe& recipe, const std::vector<std::string>& allowed) {
   const auto before = recipe_of_run(folder);
   if (recipe_hash(before) == recipe_hash(recipe)) return;
   std::string keys;
   for (const auto& [key, left, right] : recipe_differences(before, recipe)) {
     const auto section = key.substr(0, key.find('.'));
     if (section == "name" || section == "resume" || section == "accept" || section == "plan") continue;
+    if (std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
     keys += "\n  " + key + ": " + left + " and " + right;
   }
+  if (keys.empty()) return;
   throw Error(ErrorKind::recipe, folder.string() + " is a run of another recipe; it differs in" + keys +
-                                     "\nResume with the same recipe, or give another --output");
+                                     "\nResume with the same recipe, name each change you mean by --allow-change (train), or give another --output");
 }
 
 void link_main_job(const fs::path& folder, const std::string& job) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "harness/recipe/load_recipe.h"
 
@@ -26,9 +27,10 @@ Recipe recipe_of_run(const std::filesystem::path& folder);
 /// results, that is, of `assay train`.
 std::optional<std::filesystem::path> find_unfinished_training(const std::filesystem::path& runs, const std::string& hash);
 
-/// Throws Error{recipe} with all keys in which `recipe` differs from the one of the folder, but for name, resume, accept
-/// and plan.
-void check_same_recipe(const std::filesystem::path& folder, const Recipe& recipe);
+/// Throws Error{recipe} with all keys in which `recipe` differs from the one of the folder, but for name, resume, accept,
+/// plan and the keys in `allowed`.
+void check_same_recipe(const std::filesystem::path& folder, const Recipe& recipe,
+                       const std::vector<std::string>& allowed = {});
 
 /// Makes events and checkpoints of the run folder links to those of a job.
 void link_main_job(const std::filesystem::path& folder, const std::string& job);

@@ -7,6 +7,7 @@
 #include "harness/core/event.h"
 #include "harness/core/files.h"
 #include "harness/core/units.h"
+#include "harness/launch/rank_failure.h"
 
 namespace assay {
 namespace {
@@ -29,19 +30,14 @@ std::string sentence_of(const Json& error) {
   return text + " (" + text_in(&error, "error") + "): " + text_in(&error, "message");
 }
 
-/// A failure as the launcher recorded it.
-RankFailure failure_of(const Json& event) {
-  RankFailure failure;
-  failure.rank = static_cast<int>(number_in(&event, "failed_rank").value_or(-1));
-  failure.host = text_in(&event, "host");
-  failure.pid = static_cast<int>(number_in(&event, "pid").value_or(0));
-  if (const auto code = number_in(&event, "exit_code")) failure.exit_code = static_cast<int>(*code);
-  if (const auto signal = number_in(&event, "signal")) failure.signal = static_cast<int>(*signal);
-  failure.phase = text_in(&event, "phase");
-  failure.step = static_cast<std::int64_t>(number_in(&event, "step").value_or(0));
-  failure.reason = text_in(&event, "reason");
-  failure.error_kind = text_in(&event, "error");
-  failure.message = text_in(&event, "message");
+/// From the launcher's root cause, which has its sentence, or from a rank's error event.
+JobFailure failure_from(const Json& cause) {
+  JobFailure failure;
+  const auto sentence = text_in(&cause, "sentence");
+  failure.sentence = sentence.empty() ? sentence_of(cause) : sentence;
+  failure.error = text_in(&cause, "error");
+  failure.phase = text_in(&cause, "phase");
+  if (const auto rank = number_in(&cause, "rank")) failure.ranks = {static_cast<int>(*rank)};
   return failure;
 }
 
@@ -111,43 +107,33 @@ const Json* JobRecord::launcher_end(int attempt) const {
   return found;
 }
 
-std::optional<RankFailure> JobRecord::root_cause(int attempt) const {
-  const auto rank = number_in(launcher_end(attempt), "root_cause_rank");
-  if (!rank) return std::nullopt;
-  for (const auto& event : launcher) {
-    if (is_of(event, "error", attempt) && number_in(&event, "failed_rank") == rank) return failure_of(event);
-  }
-  return std::nullopt;
+const Json* JobRecord::root_cause(int attempt) const {
+  const Json* end = launcher_end(attempt);
+  return end == nullptr ? nullptr : member_of(*end, "root_cause");
 }
 
 std::optional<JobFailure> JobRecord::failure(int attempt) const {
   const Json* end = launcher_end(attempt);
-  const auto signal = text_in(end, "stopped_by");
-  if (end != nullptr && number_in(end, "exit_code") == 0.0 && signal.empty()) return std::nullopt;
+  const auto signal = number_in(end, "interrupted_by");
+  if (number_in(end, "exit_code") == 0.0 && !signal) return std::nullopt;
   JobFailure failure;
   failure.sentence = end == nullptr ? "the launcher of " + name + " died in attempt " + std::to_string(attempt)
                                     : name + " ended with exit code " + std::to_string(end->value("exit_code", -1));
-  const auto cause = root_cause(attempt);
-  if (cause) {
-    failure.sentence = describe(*cause);
-    failure.error = cause->error_kind;
-    failure.phase = cause->phase;
-    failure.ranks = {cause->rank};
-  } else if (!signal.empty()) {
-    failure.sentence = "interrupted by " + signal;
+  const Json* cause = root_cause(attempt);
+  if (cause != nullptr) {
+    failure = failure_from(*cause);
+  } else if (signal) {
+    failure.sentence = "interrupted by " + signal_name(static_cast<int>(*signal));
     failure.interrupted = true;
     return failure;
   }
   // A lost connection is what the others see when one rank fails: that rank's own error says more.
-  const bool may_be_consequence = !cause || (!cause->signal && (failure.error.empty() || failure.error == "communication"));
+  const bool was_killed = number_in(cause, "signal").has_value();
+  const bool may_be_consequence = !was_killed && (failure.error.empty() || failure.error == "communication");
   for (int rank = 0; may_be_consequence && rank < world_size(); ++rank) {
     const Json* error = last(rank, "error", attempt);
     if (error == nullptr || text_in(error, "error") == "communication") continue;
-    failure.sentence = sentence_of(*error);
-    failure.error = text_in(error, "error");
-    failure.phase = text_in(error, "phase");
-    failure.ranks = {rank};
-    break;
+    return failure_from(*error);
   }
   return failure;
 }

@@ -9,7 +9,6 @@
 
 #include "harness/acceptance/limits.h"
 #include "harness/core/json.h"
-#include "harness/launch/rank_failure.h"
 #include "harness/recipe/recipe.h"
 
 namespace assay {
@@ -44,8 +43,8 @@ struct JobRecord {
   const Json* planned_kill(int attempt) const;
   /// The launcher's event at the end of this attempt, or null: then the launcher itself died or is still at it.
   const Json* launcher_end(int attempt) const;
-  /// What the launcher named as the first failure of this attempt, if any.
-  std::optional<RankFailure> root_cause(int attempt) const;
+  /// What the launcher named as the cause of this attempt's failure, or null.
+  const Json* root_cause(int attempt) const;
   /// Nothing if the attempt ended with exit code 0.
   std::optional<JobFailure> failure(int attempt) const;
   /// The last attempt ended with exit code 0.

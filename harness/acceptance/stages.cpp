@@ -32,7 +32,7 @@ class StageJobs {
 
  private:
   JobRequest request(const std::string& name, const std::string& kind, const Recipe& of_job) const {
-    return {name, kind, of_job, recipe_, reduced_model_};
+    return {name, kind, of_job, recipe_, reduced_model_, Json::object()};
   }
 
   bool run(const std::string& name, const std::string& kind, const Recipe& of_job) {

@@ -12,8 +12,8 @@ const std::vector<Command>& all_commands() {
   static const std::vector<Command> commands{
       {"accept", "[RECIPE] [KEY=VALUE ...]", "the whole acceptance; no RECIPE: recipes/tiny_cpu.yaml",
        "nproc-per-node output json dry-run", run_accept},
-      {"train", "RECIPE [KEY=VALUE ...]", "the training loop alone, no verdict", "nproc-per-node output json dry-run",
-       run_train},
+      {"train", "RECIPE [KEY=VALUE ...]", "the training loop alone, no verdict",
+       "nproc-per-node output allow-change json dry-run", run_train},
       {"estimate", "RECIPE [KEY=VALUE ...]", "memory by closed formula and dry run, before anything is started",
        "nproc-per-node json dry-run", run_estimate},
       {"collective", "[KEY=VALUE ...]", "correctness of the collectives", "nproc-per-node output json dry-run",

@@ -35,11 +35,11 @@ JobDisplay display_of(const CommandLine& line) {
 
 /// Begins the run folder of a command, or goes on with an unfinished one. Nothing is created for a recipe whose model
 /// folder or rank program is not there.
-void open_run_folder(const fs::path& folder, const LoadedRecipe& loaded) {
+void open_run_folder(const fs::path& folder, const LoadedRecipe& loaded, const std::vector<std::string>& allowed_changes = {}) {
   find_rank_program();
   load_model_config(loaded.recipe.model.path, loaded.recipe.model.config);
   if (is_unfinished(folder)) {
-    check_same_recipe(folder, loaded.recipe);
+    check_same_recipe(folder, loaded.recipe, allowed_changes);
     log_info("going on with the unfinished run in " + folder.string());
   } else {
     begin_run_folder(folder, loaded);
@@ -123,8 +123,10 @@ int run_train(const CommandLine& line) {
     if (unfinished) folder = *unfinished;
   }
   const InterruptNote note;
-  open_run_folder(folder, loaded);
-  const auto result = run_job(folder, {"train-1", "train", loaded.recipe, loaded.recipe, ""}, display_of(line));
+  const auto allowed = line.options.contains("allow-change") ? line.options.at("allow-change") : std::vector<std::string>();
+  open_run_folder(folder, loaded, allowed);
+  const JobRequest request{"train-1", "train", loaded.recipe, loaded.recipe, "", {{"allow_change", allowed}}};
+  const auto result = run_job(folder, request, display_of(line));
   const auto job = read_job(folder / "jobs" / "train-1");
   const auto failure = job.failure(job.last_attempt());
   if (failure && failure->interrupted) return say_interrupted(line, folder);
@@ -155,7 +157,7 @@ int run_collective(const CommandLine& line) {
   const InterruptNote note;
   find_rank_program();
   begin_run_folder(folder, loaded);
-  const auto result = run_job(folder, {"collective-1", "collective", loaded.recipe, loaded.recipe, ""}, display_of(line));
+  const auto result = run_job(folder, {"collective-1", "collective", loaded.recipe, loaded.recipe, "", Json::object()}, display_of(line));
   if (result.interrupted_by || InterruptNote::noted()) return say_interrupted(line, folder);
   const auto results = evaluate_stage("collective", read_run(folder, loaded.recipe));
   write_results(folder / "results.jsonl", results);

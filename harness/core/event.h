@@ -22,18 +22,18 @@ namespace assay {
 ///              wall time from loading the batches to the end of the update, without evaluation and "save_seconds"
 ///   eval       "loss", "tokens", "seconds"
 ///   memory     at the end of an attempt: "measured_allocated_bytes", "by_category", "by_phase", and null fields with reasons
-///   checkpoint "path", "seconds", "bytes" (written by this rank), "reason" (interval, end, signal); or "restored": true,
-///              "path", "seconds"
+///   checkpoint "path", "saved_step", "seconds", "bytes" (written by this rank), "reason" (interval, end, signal); or
+///              "restored": true, "path", "restored_step", "seconds"
 ///   collective "operation", "bytes", "elements", "num_wrong", "seconds", "max_abs_error", "device", "gpu", "memory_bytes"
 ///   check      a measurement that a stage made itself: "name", "measured", ...
 ///   error      "error" (kind), "message", "phase"
 ///   end        "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters),
 ///              "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps without waits for
 ///              data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"
-///   A launcher (rank -1) writes for each attempt: run; error with "failed_rank", "host", "pid", "exit_code", "signal",
-///   "phase", "reason", "error", "message" for each failure; end "exit_code", "stopped_by" (null or signal),
-///   "root_cause_rank" (or null), "seconds"; and check "name": "planned_kill", "victim", "signal" before it kills a rank on
-///   purpose.
+///   A launcher (rank -1) writes for each attempt: run; error with "failed_rank" for each failure; end "exit_code",
+///   "interrupted_by" (null or signal), "seconds", "root_cause" (null or a failure); a failure is "rank", "host", "pid",
+///   "exit_code", "signal", "phase", "step", "reason", "error" (kind), "message", "time", "sentence" (all of it in words).
+///   And check "name": "planned_kill", "victim", "signal" before a rank is killed on purpose.
 class EventWriter {
  public:
   /// Opens for appending; creates the file. Throws Error{io}. `rank` is -1 for the launcher.

@@ -64,7 +64,9 @@ void expect_case(const Case& row) {
   ASSERT_TRUE(result) << row.name;
   EXPECT_EQ(name_of(result->status), name_of(row.status)) << row.name << ": " << result->reason;
   EXPECT_FALSE(result->reason.empty()) << row.name;
-  if (!row.ranks.empty()) EXPECT_EQ(result->ranks, row.ranks) << row.name;
+  if (!row.ranks.empty()) {
+    EXPECT_EQ(result->ranks, row.ranks) << row.name;
+  }
   EXPECT_EQ(verdict_of(results).exit_code, row.status == Status::fail ? 1 : 3) << row.name << "\n" << summary(results);
 }
 
@@ -80,7 +82,7 @@ TEST(Evaluation, AMissingMeasurementIsIncompleteAndNeverAPass) {
       {"a smaller sum", [](RunRecord& run) { run.jobs["collective-1"].ranks[0][0]["elements"] = 1024; }, "collective.all_reduce_ones", Status::incomplete, {}},
       {"a rank without a line", [](RunRecord& run) { run.jobs["collective-1"].ranks[1].clear(); }, "collective.ranks", Status::incomplete, {1}},
       {"a rank that did not do every step", [](RunRecord& run) { run.jobs["twin-1"].ranks[1].erase(run.jobs["twin-1"].ranks[1].begin() + 5); }, "train.all_ranks", Status::incomplete, {1}},
-      {"no checkpoint of a step", [](RunRecord& run) { for_events(run.jobs["twin-1"], "checkpoint", [](Json& e) { if (e["step"] == 8) e["step"] = 7; }); }, "train.save", Status::incomplete, {}},
+      {"no checkpoint of a step", [](RunRecord& run) { for_events(run.jobs["twin-1"], "checkpoint", [](Json& e) { if (e["saved_step"] == 8) e["saved_step"] = 7; }); }, "train.save", Status::incomplete, {}},
       {"no dtype", [](RunRecord& run) { for_events(run.jobs["train-1"], "run", [](Json& e) { e.erase("param_dtype"); }); }, "train.precision", Status::incomplete, {}},
       {"no state hash", [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e.erase("state_hash"); }); }, "train.resume", Status::incomplete, {}},
       {"nobody was killed", [](RunRecord& run) { run.jobs["train-1"] = undisturbed("train-1", kRanks, kSteps); }, "train.failure_named", Status::incomplete, {}},
@@ -121,7 +123,7 @@ TEST(Evaluation, AMeasurementThatIsNotGoodEnoughRejects) {
       {"cores that do something else", [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e["compute_cpu_seconds"] = 8000.0; e["compute_seconds"] = 8000.0; }); }, "utilization.ceiling_fraction", Status::fail, {0, 1}},
       {"no room on the disk", [](RunRecord& run) { run.machine["disk"]["free_bytes"] = 10799; }, "machine.disk", Status::fail, {}},
       {"no memory", [](RunRecord& run) { run.machine["memory"]["available_bytes"] = 1999; }, "machine.memory", Status::fail, {}},
-      {"another rank is named", [](RunRecord& run) { run.jobs["train-1"].launcher[1]["failed_rank"] = 0; run.jobs["train-1"].launcher[2]["root_cause_rank"] = 0; }, "train.failure_named", Status::fail, {}},
+      {"another rank is named", [](RunRecord& run) { run.jobs["train-1"].launcher[2]["root_cause"]["rank"] = 0; }, "train.failure_named", Status::fail, {}},
   };
   for (const auto& row : cases) expect_case(row);
 }

@@ -104,7 +104,7 @@ TEST(Checkpoints, AreAsSlowAsTheSlowestRankAndAsLargeAsAllOfThem) {
   for (int rank = 0; rank < 2; ++rank) {
     auto& events = job.ranks[static_cast<std::size_t>(rank)];
     for (const std::int64_t step : {4, 8, 12}) {
-      events.push_back(event("checkpoint", rank, step, 1, {{"seconds", rank == 1 ? step / 4.0 : 0.5}, {"bytes", 100 + rank}}));
+      events.push_back(event("checkpoint", rank, step, 1, {{"saved_step", step}, {"seconds", rank == 1 ? step / 4.0 : 0.5}, {"bytes", 100 + rank}}));
     }
     events.push_back(event("checkpoint", rank, 12, 2, {{"restored", true}, {"seconds", 0.1 + rank}}));
   }

@@ -7,6 +7,7 @@
 
 #include "harness/acceptance/evaluate.h"
 #include "harness/acceptance/run_record.h"
+#include "harness/launch/rank_failure.h"
 
 namespace assay {
 
@@ -40,7 +41,7 @@ inline Json event(std::string_view kind, int rank, std::int64_t step, int attemp
 inline Json memory_facts() {
   return {{"peak_allocated_bytes", 1000},
           {"by_category", {{"parameters", 400}, {"optimizer", 500}, {"activations", 100}}},
-          {"by_phase", {{"load", 900}, {"forward", 950}, {"backward", 1000}, {"accumulate", 990}, {"update", 920}}}};
+          {"by_phase", {{"load", 900}, {"forward", 950}, {"backward", 1000}, {"accumulate", 990}, {"update", 920}, {"save", 0}, {"restore", 0}}}};
 }
 
 /// Everything one rank writes in an attempt that does the steps first..last; `ends` false: it is killed after the last.
@@ -62,13 +63,14 @@ inline void add_attempt(std::vector<Json>& events, int rank, int attempt, std::i
                        {"tokens", 128}, {"loss_tokens", 120}, {"real_tokens", 124}, {"skipped", false},
                        {"step_seconds", 1.0}, {"forward_seconds", 0.3}, {"backward_seconds", 0.5},
                        {"save_seconds", saves ? 2.0 : 0.0}});
-    if (saves) add("checkpoint", step, {{"path", "x"}, {"seconds", 2.0}, {"bytes", 800}, {"reason", "interval"}});
+    if (saves) add("checkpoint", step, {{"path", "x"}, {"saved_step", step}, {"seconds", 2.0}, {"bytes", 800}, {"reason", "interval"}});
   }
   if (!ends) return;
   for (const char* phase : {"forward", "backward", "accumulate", "update", "save"}) {
     add("phase", last, {{"phase", phase}, {"seconds", 0.1}, {"peak_allocated_bytes", 950}});
   }
-  const auto memory = memory_facts();
+  auto memory = memory_facts();
+  memory["by_phase"]["save"] = 900;  // which a dry run does not pass
   add("memory", last, {{"measured_allocated_bytes", memory["peak_allocated_bytes"]},
                        {"by_category", memory["by_category"]}, {"by_phase", memory["by_phase"]}});
   // 128 tokens of two ranks x 6000 FLOPs = 384000 a rank and step; at 0.8 CPU seconds a step that is half of 960000 FLOP/s.
@@ -78,20 +80,26 @@ inline void add_attempt(std::vector<Json>& events, int rank, int attempt, std::i
 }
 
 inline void add_launcher_end(JobRecord& job, int attempt, int exit_code = 0) {
-  job.launcher.push_back(event("end", -1, 0, attempt, {{"exit_code", exit_code}, {"stopped_by", nullptr},
-                                                       {"root_cause_rank", nullptr}, {"seconds", 12.5}}));
+  job.launcher.push_back(event("end", -1, 0, attempt, {{"exit_code", exit_code}, {"interrupted_by", nullptr},
+                                                       {"root_cause", nullptr}, {"seconds", 12.5}}));
 }
 
 /// What the launcher writes of a rank that was killed by a signal, or (signal 0) ended with exit code 1 and error `kind`.
 inline void add_failure(JobRecord& job, int attempt, int rank, int signal, const std::string& phase, std::int64_t step,
                         const std::string& kind = "", const std::string& message = "") {
-  job.launcher.push_back(event("error", -1, step, attempt,
-                               {{"failed_rank", rank}, {"host", "node7"}, {"pid", 42},
-                                {"exit_code", signal ? Json() : Json(1)}, {"signal", signal ? Json(signal) : Json()},
-                                {"phase", phase}, {"reason", signal ? "killed" : "exited"}, {"error", kind},
-                                {"message", message}}));
-  job.launcher.push_back(event("end", -1, 0, attempt, {{"exit_code", signal ? 128 + signal : 1}, {"stopped_by", nullptr},
-                                                       {"root_cause_rank", rank}, {"seconds", 3.0}}));
+  RankFailure failure;
+  failure.rank = rank;
+  failure.host = "node7";
+  failure.pid = 42;
+  if (signal != 0) failure.signal = signal;
+  else failure.exit_code = 1;
+  failure.phase = phase;
+  failure.step = step;
+  failure.error_kind = kind;
+  failure.message = message;
+  job.launcher.push_back(event("error", -1, step, attempt, {{"failed_rank", rank}}));
+  job.launcher.push_back(event("end", -1, 0, attempt, {{"exit_code", signal ? 128 + signal : 1}, {"interrupted_by", nullptr},
+                                                       {"root_cause", to_json(failure)}, {"seconds", 3.0}}));
 }
 
 inline JobRecord empty_job(const std::string& name, int world_size) {
