@@ -13,16 +13,22 @@ namespace assay {
 namespace {
 
 constexpr std::int64_t kLargest = std::int64_t{1} << 40;
+constexpr double kMostParameters = 1e15;  // keeps every byte count within 64 bits
 
 // Reads keys of one JSON object; every problem names the file, the key and the value.
 class KeyReader {
  public:
-  KeyReader(const Json& object, std::string where, std::vector<std::string>& notes)
-      : object_(object), where_(std::move(where)), notes_(notes) {}
+  KeyReader(const Json& object, std::string where, ErrorKind kind, std::vector<std::string>& notes)
+      : object_(object), where_(std::move(where)), kind_(kind), notes_(notes) {}
+
+  /// The same for an object within this one.
+  KeyReader nested(const Json& object, const std::string& name) const { return {object, where_ + ": " + name, kind_, notes_}; }
+
+  [[noreturn]] void fail(const std::string& reason) const { throw Error(kind_, where_ + ": " + reason); }
 
   [[noreturn]] void refuse(const std::string& key, const std::string& reason) const {
     const auto found = object_.find(key);
-    throw Error(ErrorKind::data, where_ + ": " + key + (found == object_.end() ? "" : ": " + dump_json(*found)) + ": " + reason);
+    fail(key + (found == object_.end() ? "" : ": " + dump_json(*found)) + ": " + reason);
   }
 
   const Json* find(const std::string& key) {
@@ -82,13 +88,14 @@ class KeyReader {
  private:
   template <class T>
   T use_default(const std::string& key, const std::optional<T>& fallback) {
-    if (!fallback) throw Error(ErrorKind::data, where_ + ": " + key + " is missing");
+    if (!fallback) fail(key + " is missing");
     notes_.push_back(where_ + ": " + key + " is absent, the default is taken");
     return *fallback;
   }
 
   const Json& object_;
   std::string where_;
+  ErrorKind kind_;
   std::vector<std::string>& notes_;
   std::set<std::string> known_;
 };
@@ -105,7 +112,7 @@ RopeType rope_type_from(KeyReader& keys) {
               "is a rotary scaling this program does not have; default, linear and llama3 are supported");
 }
 
-RopeParameters read_rope(const std::string& where, std::vector<std::string>& notes, KeyReader& top) {
+RopeParameters read_rope(KeyReader& top) {
   RopeParameters rope;
   const Json* nested = top.find("rope_parameters");
   const Json* scaling = top.find("rope_scaling");
@@ -119,7 +126,7 @@ RopeParameters read_rope(const std::string& where, std::vector<std::string>& not
     return rope;
   }
   if (!nested->is_object()) top.refuse("rope_parameters", "must be an object");
-  KeyReader keys(*nested, where + ": rope settings", notes);
+  KeyReader keys = top.nested(*nested, "rope settings");
   const Json* inner_theta = keys.find("rope_theta");
   if (inner_theta != nullptr && top_theta != nullptr && *inner_theta != *top_theta) {
     top.refuse("rope_theta", "contradicts " + dump_json(*inner_theta) + " in rope_parameters; leave one of them out");
@@ -150,11 +157,16 @@ void check_shape(const ModelConfig& config, KeyReader& keys) {
     keys.refuse("num_key_value_heads", "must divide num_attention_heads (" + std::to_string(config.num_attention_heads) + ")");
   }
   if (config.head_dim % 2 != 0) keys.refuse("head_dim", "must be even for rotary embedding, it is " + std::to_string(config.head_dim));
+  const auto product = [](auto... sizes) { return (static_cast<double>(sizes) * ...); };
+  const double block = product(config.hidden_size, config.head_dim, 2 * (config.num_attention_heads + config.num_key_value_heads)) +
+                       product(3, config.hidden_size, config.intermediate_size);
+  const double parameters = product(config.num_hidden_layers, block) + product(2, config.vocab_size, config.hidden_size);
+  if (parameters > kMostParameters) keys.fail("these sizes make more than 1e15 parameters; look for a wrong number");
 }
 
-ModelConfig read_config(const Json& json, const std::string& where) {
+ModelConfig read_config(const Json& json, const std::string& where, ErrorKind kind) {
   ModelConfig config;
-  KeyReader keys(json, where, config.notes);
+  KeyReader keys(json, where, kind, config.notes);
   config.model_type = keys.text("model_type", std::nullopt);
   if (config.model_type != "llama") keys.refuse("model_type", "is a model family this program does not train; llama is supported");
   config.vocab_size = keys.integer("vocab_size", std::nullopt);
@@ -171,7 +183,7 @@ ModelConfig read_config(const Json& json, const std::string& where) {
   config.rms_norm_eps = keys.number("rms_norm_eps", 1e-6);
   config.initializer_range = keys.number("initializer_range", 0.02);
   config.tie_word_embeddings = keys.boolean("tie_word_embeddings", false);
-  config.rope = read_rope(where, config.notes, keys);
+  config.rope = read_rope(keys);
   check_shape(config, keys);
   keys.require("hidden_act", "silu");
   keys.require("attention_bias", false);
@@ -234,8 +246,10 @@ ModelConfig load_model_config(const std::filesystem::path& folder, const std::st
   Json json = parse_json(read_text_file(path), path.string());
   if (!json.is_object()) throw Error(ErrorKind::data, path.string() + ": must hold a JSON object");
   const Json changes = parse_json(overrides, "model.config");
+  if (!changes.is_object()) throw Error(ErrorKind::recipe, "model.config: " + overrides + ": must be an object of config keys");
+  if (changes.empty()) return read_config(json, path.string(), ErrorKind::data);
   json.update(changes);
-  return read_config(json, changes.empty() ? path.string() : path.string() + " with model.config " + dump_json(changes));
+  return read_config(json, path.string() + " with model.config " + dump_json(changes), ErrorKind::recipe);
 }
 
 }  // namespace assay
