@@ -1,6 +1,8 @@
 // assay-rank: one rank of a job. Given a job by assay (JSON on standard input), or a recipe on its command line when it is
 // started by torchrun --no-python, srun or mpirun.
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cxxopts.hpp>
@@ -76,6 +78,21 @@ int run_job(const Job& job, const std::vector<Recipe>& dry_runs) {
   throw Error(ErrorKind::internal, "unknown kind of job: " + job.kind);
 }
 
+// torchrun names a file for the words of a failed rank.
+void tell_launcher(const World& world, const Error& error) {
+  if (!world.error_file) return;
+  RankFailure failure;
+  failure.rank = world.rank;
+  failure.host = host_name();
+  failure.pid = ::getpid();
+  failure.exit_code = exit_code_of(error.kind());
+  failure.reason = "exited";
+  failure.error_kind = name_of(error.kind());
+  failure.message = error.what();
+  failure.time = utc_now();
+  write_error_file(*world.error_file, failure);
+}
+
 int run(int argc, char** argv) {
   cxxopts::Options options("assay-rank", "One rank of a job; its place in the world comes from the environment.");
   options.positional_help("RECIPE [KEY=VALUE ...]").show_positional_help();
@@ -91,13 +108,19 @@ int run(int argc, char** argv) {
     std::printf("assay-rank %s\n", ASSAY_VERSION);
     return exit_done;
   }
-  const World world = world_from_environment();
   start_log("", LogLevel::normal);
-  std::vector<Recipe> dry_runs;
-  if (parsed.count("job") > 0) return run_job(job_from_input(world, dry_runs), dry_runs);
-  std::vector<std::string> arguments;
-  if (parsed.count("arguments") > 0) arguments = parsed["arguments"].as<std::vector<std::string>>();
-  return run_job(job_from_recipe(world, arguments, parsed["output"].as<std::string>()), {});
+  const World world = world_from_environment();
+  try {
+    std::vector<Recipe> dry_runs;
+    if (parsed.count("job") > 0) return run_job(job_from_input(world, dry_runs), dry_runs);
+    std::vector<std::string> arguments;
+    if (parsed.count("arguments") > 0) arguments = parsed["arguments"].as<std::vector<std::string>>();
+    return run_job(job_from_recipe(world, arguments, parsed["output"].as<std::string>()), {});
+  } catch (...) {
+    const Error error = current_error();
+    tell_launcher(world, error);
+    throw error;
+  }
 }
 
 }  // namespace
