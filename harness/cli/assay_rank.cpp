@@ -41,14 +41,12 @@ Job job_from_input(const World& world, std::vector<Recipe>& dry_runs) {
 }
 
 // All ranks must write into one folder: rank 0 chooses it.
-std::filesystem::path agreed_folder(const World& world, const Recipe& recipe, const std::string& asked) {
-  std::string folder = asked.empty() ? "runs/" + recipe.name + "-" + utc_now_compact() : asked;
-  if (world.world_size > 1 && asked.empty()) {
-    const SystemClock clock;
-    World meeting = world;
-    meeting.listen_fd.reset();
-    const auto communicator = make_communicator(meeting, recipe.parallel.timeout_seconds, clock);
-    folder = CommunicatorGroup(*communicator).all_gather(folder).front();
+std::filesystem::path agreed_folder(Job& job, const std::string& asked) {
+  std::string folder = asked.empty() ? "runs/" + job.recipe.name + "-" + utc_now_compact() : asked;
+  if (job.world.world_size > 1 && asked.empty()) {
+    static const SystemClock clock;
+    job.communicator = make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock);
+    folder = CommunicatorGroup(*job.communicator).all_gather(folder).front();
   }
   return std::filesystem::path(folder) / "jobs" / "train-1";
 }
@@ -62,7 +60,7 @@ Job job_from_recipe(const World& world, const std::vector<std::string>& argument
   job.world = world;
   job.attempt = world.restart_count + 1;
   job.recipe = loaded.recipe;
-  job.folder = agreed_folder(world, loaded.recipe, output);
+  job.folder = agreed_folder(job, output);
   if (world.rank == 0) {
     for (const auto& warning : loaded.warnings) log_warning(warning);
     log_info("events and checkpoints: " + job.folder.string());

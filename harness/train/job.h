@@ -1,12 +1,14 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "harness/core/json.h"
 #include "harness/launch/world.h"
 #include "harness/recipe/recipe.h"
+#include "sharding/communicator.h"
 
 namespace assay {
 
@@ -18,6 +20,7 @@ struct Job {
   Json options = Json::object();  ///< of the kind; see run_verify, run_train
   int attempt = 1;
   World world;
+  std::shared_ptr<Communicator> communicator;  ///< of the world, if the ranks have met already; else they meet in the job
 };
 
 /// A train job on this rank: load, resume, steps, evaluation, checkpoints, events. Returns the exit code; throws Error.

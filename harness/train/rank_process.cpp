@@ -54,7 +54,8 @@ class RankProcess {
         rows_(make_row_source(job.recipe, job.world.world_size, config_.vocab_size)),
         eval_rows_(make_eval_source(job.recipe)),
         device_(make_cpu_device(static_cast<int>(job.recipe.train.num_threads))),
-        communicator_(make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock_)),
+        communicator_(job.communicator ? job.communicator
+                                       : make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock_)),
         group_(*communicator_),
         checkpointer_(job.folder / "checkpoints", static_cast<int>(job.recipe.checkpoint.keep_latest), group_) {}
 
@@ -79,7 +80,7 @@ class RankProcess {
   std::unique_ptr<RowSource> rows_;
   std::unique_ptr<RowSource> eval_rows_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Communicator> communicator_;
+  std::shared_ptr<Communicator> communicator_;
   CommunicatorGroup group_;
   Checkpointer checkpointer_;
   std::unique_ptr<Trainer> trainer_;
