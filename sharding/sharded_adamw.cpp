@@ -1,6 +1,7 @@
 #include "sharding/sharded_adamw.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "harness/core/memory_scope.h"
 

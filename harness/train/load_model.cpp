@@ -1,6 +1,7 @@
 #include "harness/train/load_model.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <optional>
 #include <set>

@@ -231,6 +231,7 @@ void RankProcess::finish(int stop_signal, double gemm_gflops) {
 int RankProcess::run() {
   load();
   restore();
+  trainer_->enter(Phase::load);
   const double gemm_gflops = measure_gemm_gflops(clock_);
   write_run_event();
   LoopFeatures features;

@@ -1,6 +1,7 @@
 #include "harness/train/trainer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/CPUGeneratorImpl.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
