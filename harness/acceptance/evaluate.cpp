@@ -95,7 +95,7 @@ bool StageChecks::job_ended(const std::string& name, const JobRecord& job, const
     return true;
   }
   auto& result = add(name, status_of_failure(*failure), failure->sentence + (advice.empty() ? "" : ". " + advice));
-  if (const auto code = number_in(job.launcher_end(job.last_attempt()), "exit_code")) result.measured = *code;
+  if (const auto code = number_in(job.launcher_end(job.last_attempt()), "exit_code")) result.measured = plain_number(*code);
   result.limit = 0;
   result.unit = "exit code";
   result.ranks = failure->ranks;

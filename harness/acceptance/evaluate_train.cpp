@@ -245,9 +245,9 @@ void check_all_ranks(const TrainView& view) {
 
 void check_loss(const TrainView& view) {
   const auto& job = undisturbed_job(view.run);
-  const auto slope = slope_of(losses_of(job));
+  const auto slope = job.done() ? slope_of(losses_of(job)) : std::nullopt;
   auto& result = view.checks.judge("loss_slope", slope, view.run.limits, "loss_slope",
-                                   "fewer than two finite losses: no slope");
+                                   "the job did not end, or has fewer than two finite losses");
   if (slope && !result.limit.is_null() && *slope >= result.limit.get<double>()) {
     result.status = Status::fail;
     result.reason = "the loss does not fall: check optimizer.learning_rate, the schedule and the data";

@@ -37,6 +37,7 @@ JobFailure failure_from(const Json& cause) {
   failure.sentence = sentence.empty() ? sentence_of(cause) : sentence;
   failure.error = text_in(&cause, "error");
   failure.phase = text_in(&cause, "phase");
+  failure.reason = text_in(&cause, "reason");
   if (const auto rank = number_in(&cause, "rank")) failure.ranks = {static_cast<int>(*rank)};
   return failure;
 }

@@ -19,6 +19,7 @@ struct JobFailure {
   std::string error;      ///< kind of error (core/error.h); empty if the process left none
   std::vector<int> ranks;
   std::string phase;      ///< last phase; empty if unknown
+  std::string reason;     ///< the launcher's: exited, killed, stopped, stalled; empty if it named none
   bool interrupted = false;  ///< by the user's signal, not by a failure
 };
 

@@ -159,6 +159,7 @@ TEST(Evaluation, AnUnplannedKillIsIncompleteAndNamesRankAndPhase) {
   auto run = passing_run();
   auto job = empty_job("train-1", kRanks);
   for (int rank = 0; rank < kRanks; ++rank) add_attempt(job.ranks[static_cast<std::size_t>(rank)], rank, 1, 1, 3, 4, false);
+  for_events(job, "step", [](Json& e) { e["loss"] = e["step"]; });  // it rises in the first steps
   // The other rank loses its connection: a consequence.
   job.ranks[0].push_back(event("error", 0, 3, 1, {{"error", "communication"}, {"message", "peer closed"}, {"phase", "update"}}));
   add_failure(job, 1, 1, 9, "backward", 3);
@@ -170,6 +171,8 @@ TEST(Evaluation, AnUnplannedKillIsIncompleteAndNamesRankAndPhase) {
   EXPECT_THAT(failure->reason, testing::AllOf(HasSubstr("rank 1"), HasSubstr("node7"), HasSubstr("SIGKILL"),
                                               HasSubstr("phase backward"), HasSubstr("step 3")));
   EXPECT_THAT(failure->ranks, ElementsAre(1));
+  EXPECT_THAT(failure->reason, testing::Not(HasSubstr("activations")));  // nothing says that memory was the cause
+  EXPECT_EQ(result_of(results, "train.loss_slope")->status, Status::incomplete) << "two steps of a dead job prove nothing";
   EXPECT_EQ(result_of(results, "memory.stage")->status, Status::skip);
   EXPECT_EQ(verdict_of(results).exit_code, 3) << summary(results);
 }

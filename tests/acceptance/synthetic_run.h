@@ -93,6 +93,7 @@ inline void add_failure(JobRecord& job, int attempt, int rank, int signal, const
   failure.pid = 42;
   if (signal != 0) failure.signal = signal;
   else failure.exit_code = 1;
+  failure.reason = signal != 0 ? "killed" : "exited";
   failure.phase = phase;
   failure.step = step;
   failure.error_kind = kind;
