@@ -26,10 +26,18 @@ std::string_view name_of(Status status) { return kStatusNames[static_cast<std::s
 std::string_view name_of(Action action) { return kActionNames[static_cast<std::size_t>(action)]; }
 
 Json result_to_json(const Result& result) {
-  Json json{{"check", result.check},       {"stage", result.stage}, {"status", name_of(result.status)},
-            {"measured", result.measured}, {"limit", result.limit}, {"unit", result.unit},
-            {"reason", result.reason},     {"ranks", result.ranks}, {"evidence", result.evidence},
-            {"seconds", nullptr},          {"ran", result.ran},     {"healthy", nullptr},
+  Json json{{"check", result.check},
+            {"stage", result.stage},
+            {"status", name_of(result.status)},
+            {"measured", result.measured},
+            {"limit", result.limit},
+            {"unit", result.unit},
+            {"reason", result.reason},
+            {"ranks", result.ranks},
+            {"evidence", result.evidence},
+            {"seconds", nullptr},
+            {"ran", result.ran},
+            {"healthy", nullptr},
             {"action", name_of(result.action)},
             {"margin", nullptr}};
   if (result.margin) json["margin"] = *result.margin;

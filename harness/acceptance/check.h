@@ -18,19 +18,20 @@ enum class Action { none, watch, reset, isolate };
 std::string_view name_of(Status status);
 std::string_view name_of(Action action);
 
-/// One check: a line of results.jsonl. Three verdicts are kept apart: did it run, was the machine healthy, and did it meet
-/// the limit (`status`).
+/// One check: a line of results.jsonl. Three verdicts are kept apart: did it run, was the machine healthy, and did it
+/// meet the limit (`status`).
 struct Result {
-  std::string check;     ///< "<stage>.<name>"
+  std::string check;  ///< "<stage>.<name>"
   std::string stage;
   Status status = Status::incomplete;
   Json measured;  ///< a number, a text, or null
   Json limit;     ///< what it was compared with, or null
-  std::optional<double> margin;  ///< what is left to the limit as a fraction of it; negative beyond it; nothing if it is 0
+  std::optional<double>
+      margin;  ///< what is left to the limit as a fraction of it; negative beyond it; nothing if it is 0
   std::string unit;
-  std::string reason;    ///< why it is not a pass, or what a reader must know beside the number
+  std::string reason;      ///< why it is not a pass, or what a reader must know beside the number
   std::vector<int> ranks;  ///< those concerned; empty: all or none in particular
-  std::string evidence;  ///< file in the run folder
+  std::string evidence;    ///< file in the run folder
   std::optional<double> seconds;
   bool ran = true;
   std::optional<bool> healthy;  ///< nothing: this check says nothing about the machine's health
@@ -55,8 +56,8 @@ struct Verdict {
   int num_pass = 0, num_fail = 0, num_incomplete = 0, num_skip = 0;
 };
 
-/// Any fail: rejected, 1. Else any incomplete, or not a single pass: incomplete, 3. Else accepted, 0. A skip is counted, and
-/// decides nothing.
+/// Any fail: rejected, 1. Else any incomplete, or not a single pass: incomplete, 3. Else accepted, 0. A skip is
+/// counted, and decides nothing.
 Verdict verdict_of(const std::vector<Result>& results);
 
 }  // namespace assay

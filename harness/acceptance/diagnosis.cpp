@@ -20,7 +20,8 @@ bool is_operator_error(const std::string& message) {
 std::string diagnosis_of(const JobFailure& failure) {
   if (failure.interrupted) return "It was interrupted, which says nothing about the machine.";
   if (failure.reason == "killed") {
-    return "It was killed from outside; the kernel does so, with SIGKILL, when the machine's memory is full (see dmesg).";
+    return "It was killed from outside; the kernel does so, with SIGKILL, when the machine's memory is full (see "
+           "dmesg).";
   }
   if (failure.reason == "stopped" || failure.reason == "stalled") {
     return "It does not go on by itself: look at what holds this process, its device or its connections.";

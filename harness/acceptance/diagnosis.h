@@ -6,8 +6,8 @@
 
 namespace assay {
 
-/// What a failed phase usually means and what to look at next (guide 1, one card): load: weight dtype, quantization, load
-/// settings; later phases: activations or training states; an operator the device lacks is named as such.
+/// What a failed phase usually means and what to look at next (guide 1, one card): load: weight dtype, quantization,
+/// load settings; later phases: activations or training states; an operator the device lacks is named as such.
 std::string diagnosis_of(const JobFailure& failure);
 
 }  // namespace assay

@@ -18,9 +18,12 @@ struct StageRow {
 
 const std::vector<StageRow>& stage_rows() {
   static const std::vector<StageRow> rows{
-      {"machine", evaluate_machine, true},         {"estimate", evaluate_estimate, true},
-      {"collective", evaluate_collective, true},   {"single", evaluate_single, true},
-      {"train", evaluate_train, true},             {"memory", evaluate_memory, false},
+      {"machine", evaluate_machine, true},
+      {"estimate", evaluate_estimate, true},
+      {"collective", evaluate_collective, true},
+      {"single", evaluate_single, true},
+      {"train", evaluate_train, true},
+      {"memory", evaluate_memory, false},
       {"utilization", evaluate_utilization, false},
   };
   return rows;
@@ -95,7 +98,8 @@ bool StageChecks::job_ended(const std::string& name, const JobRecord& job, const
     return true;
   }
   auto& result = add(name, status_of_failure(*failure), failure->sentence + (advice.empty() ? "" : ". " + advice));
-  if (const auto code = number_in(job.launcher_end(job.last_attempt()), "exit_code")) result.measured = plain_number(*code);
+  if (const auto code = number_in(job.launcher_end(job.last_attempt()), "exit_code"))
+    result.measured = plain_number(*code);
   result.limit = 0;
   result.unit = "exit code";
   result.ranks = failure->ranks;
@@ -113,7 +117,9 @@ const std::vector<std::string>& all_stages() {
   return names;
 }
 
-std::vector<Result> evaluate_stage(const std::string& stage, const RunRecord& run) { return row_of(stage).evaluate(run); }
+std::vector<Result> evaluate_stage(const std::string& stage, const RunRecord& run) {
+  return row_of(stage).evaluate(run);
+}
 
 bool blocks_later_jobs(const std::vector<Result>& results) {
   return std::any_of(results.begin(), results.end(), [](const Result& result) {

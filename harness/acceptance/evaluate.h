@@ -11,8 +11,8 @@ namespace assay {
 /// The stages that are built, in the order in which they run.
 const std::vector<std::string>& all_stages();
 
-/// Results of one stage from what its jobs wrote. Pure: the same files and limits give the same results. What is not there
-/// is incomplete. An unknown stage throws Error{recipe}.
+/// Results of one stage from what its jobs wrote. Pure: the same files and limits give the same results. What is not
+/// there is incomplete. An unknown stage throws Error{recipe}.
 std::vector<Result> evaluate_stage(const std::string& stage, const RunRecord& run);
 
 /// After such results no later job is started: something failed, or could not run.

@@ -27,7 +27,8 @@ void check_processes(const RunRecord& run, StageChecks& checks) {
   result.unit = "processes";
   if (on_gpus) result.limit = num_gpus;
   if (wanted > num_gpus) {
-    result.reason = std::to_string(wanted) + " processes are planned and " + std::to_string(num_gpus) + " GPUs are visible";
+    result.reason =
+        std::to_string(wanted) + " processes are planned and " + std::to_string(num_gpus) + " GPUs are visible";
   } else if (!on_gpus) {
     result.reason = "CPU processes: no device limits their number";
   }
@@ -98,7 +99,8 @@ void check_others(const JobRecord& job, StageChecks& checks) {
   }
   for (const auto& [operation, ranks] : ranks_of) {
     if (static_cast<int>(ranks.size()) < job.world_size()) {
-      checks.missing(operation, std::to_string(job.world_size() - static_cast<int>(ranks.size())) + " ranks did not report it");
+      checks.missing(operation,
+                     std::to_string(job.world_size() - static_cast<int>(ranks.size())) + " ranks did not report it");
       continue;
     }
     const auto& wrong = wrong_of[operation];

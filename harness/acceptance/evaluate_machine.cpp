@@ -70,8 +70,8 @@ void check_cores(const RunRecord& run, StageChecks& checks) {
   result.limit = *cores;
   result.unit = "threads";
   if (wanted > cores->get<std::int64_t>()) {
-    result.reason = std::to_string(wanted) + " threads share " + dump_json(*cores) +
-                    " cores: times are not those of " + std::to_string(world_size_of(run.recipe)) + " devices";
+    result.reason = std::to_string(wanted) + " threads share " + dump_json(*cores) + " cores: times are not those of " +
+                    std::to_string(world_size_of(run.recipe)) + " devices";
     result.action = Action::watch;
   }
 }
@@ -82,7 +82,8 @@ void check_gpus(const RunRecord& run, StageChecks& checks) {
   const bool wanted = run.recipe.device == DeviceChoice::cuda;
   std::string names;
   if (any) {
-    for (const auto& gpu : *found) names += (names.empty() ? "" : ", ") + text_in(&gpu, "model") + " " + text_in(&gpu, "bus");
+    for (const auto& gpu : *found)
+      names += (names.empty() ? "" : ", ") + text_in(&gpu, "model") + " " + text_in(&gpu, "bus");
   }
   if (any && !wanted) {
     checks.add("gpus", Status::skip, "not tested, because device is cpu: " + names);
@@ -136,7 +137,8 @@ std::vector<Result> evaluate_estimate(const RunRecord& run) {
     checks.missing("dry_run", reason).status = rejects ? Status::fail : Status::incomplete;
     return checks.take();
   }
-  auto& measured = checks.add("dry_run", Status::pass, "peak of the fullest rank, by the program itself on meta tensors");
+  auto& measured =
+      checks.add("dry_run", Status::pass, "peak of the fullest rank, by the program itself on meta tensors");
   measured.measured = static_cast<std::int64_t>(*peak);
   measured.unit = "bytes";
   measured.seconds = number_in(dry_run, "seconds");
@@ -157,8 +159,8 @@ std::vector<Result> evaluate_estimate(const RunRecord& run) {
   const auto headroom = capacity - static_cast<std::int64_t>(*peak);
   auto& fits = checks.add("fits", headroom >= 0 ? Status::pass : Status::fail);
   fits.reason = headroom >= 0 ? format_bytes(headroom) + " of headroom"
-                              : "the plan needs " + format_bytes(static_cast<std::int64_t>(*peak)) + " and device_memory is " +
-                                    format_bytes(capacity) + ": " + format_bytes(-headroom) +
+                              : "the plan needs " + format_bytes(static_cast<std::int64_t>(*peak)) +
+                                    " and device_memory is " + format_bytes(capacity) + ": " + format_bytes(-headroom) +
                                     " too little. Lower train.micro_batch_size or data.sequence_length first";
   fits.measured = static_cast<std::int64_t>(*peak);
   fits.limit = capacity;

@@ -13,10 +13,10 @@ namespace {
 
 /// Bytes of one kind that a dry run predicted beside what a rank measured.
 struct Deviations {
-  double largest = 0;          ///< measured minus predicted, the one furthest from 0
-  std::vector<int> ranks;      ///< that deviate
+  double largest = 0;      ///< measured minus predicted, the one furthest from 0
+  std::vector<int> ranks;  ///< that deviate
   std::string words;
-  std::string missing;         ///< what has no measurement
+  std::string missing;  ///< what has no measurement
 };
 
 void compare(int rank, const std::string& name, std::optional<double> measured, double predicted, Deviations& found) {
@@ -51,7 +51,8 @@ Deviations compare_all(const JobRecord& job, const Json& dry_run, const std::str
     }
     const Json* measured = memory != nullptr && memory->contains(measured_key) ? &(*memory)[measured_key] : nullptr;
     for (const auto& [name, value] : predicted.items()) {
-      const bool not_passed = predicted_key == "by_phase" && value == 0;  // saving and restoring are no part of a dry run
+      const bool not_passed =
+          predicted_key == "by_phase" && value == 0;  // saving and restoring are no part of a dry run
       if (not_passed) continue;
       compare(rank, name, number_in(measured, name), value.get<double>(), found);
     }
@@ -76,7 +77,8 @@ void check_formula(const RunRecord& run, const JobRecord& job, StageChecks& chec
     if (measured) largest = std::max(largest.value_or(0), *measured);
   }
   const auto deviation = total && largest && *largest > 0 ? std::optional(*total / *largest - 1) : std::nullopt;
-  auto& result = checks.judge("formula", deviation, run.limits, "formula_deviation", "formula or measurement is missing");
+  auto& result =
+      checks.judge("formula", deviation, run.limits, "formula_deviation", "formula or measurement is missing");
   if (deviation) result.reason = "closed formula over the largest measured peak, minus 1";
 }
 
@@ -121,7 +123,9 @@ void check_balance(const RunRecord& run, const std::vector<RankUtilization>& row
       if (values[i] < threshold) result.ranks.push_back(rows[i].rank);
     }
     if (result.status != Status::fail) return;
-    for (const auto rank : result.ranks) result.reason += "; rank " + std::to_string(rank) + " has " + format_number(values[static_cast<std::size_t>(rank)]);
+    for (const auto rank : result.ranks)
+      result.reason +=
+          "; rank " + std::to_string(rank) + " has " + format_number(values[static_cast<std::size_t>(rank)]);
     result.healthy = false;
     result.action = Action::watch;
   };
@@ -157,9 +161,11 @@ std::vector<Result> evaluate_utilization(const RunRecord& run) {
   const auto& job = undisturbed_job(run);
   StageChecks checks("utilization", "jobs/" + (job.name.empty() ? "train-1" : job.name) + "/events");
   const auto rows = utilization_of(job, job.last_attempt());
-  check_balance(run, rows, "compute_share", [](const RankUtilization& row) { return row.compute_share; }, "", checks);
-  check_balance(run, rows, "ceiling_fraction", [](const RankUtilization& row) { return row.ceiling_fraction; },
-                "ceiling_fraction", checks);
+  check_balance(
+      run, rows, "compute_share", [](const RankUtilization& row) { return row.compute_share; }, "", checks);
+  check_balance(
+      run, rows, "ceiling_fraction", [](const RankUtilization& row) { return row.ceiling_fraction; },
+      "ceiling_fraction", checks);
   return checks.take();
 }
 

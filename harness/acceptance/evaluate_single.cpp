@@ -76,7 +76,8 @@ std::vector<Result> evaluate_single(const RunRecord& run) {
   const Json listed = job.job.value("changes", Json::array());
   for (const auto& change : listed) changes += (changes.empty() ? "" : "; ") + change.get<std::string>();
   if (const auto reduced = text_in(&job.job, "reduced_model"); !reduced.empty()) {
-    changes += (changes.empty() ? "" : "; ") + reduced + ": a reduced model is not acceptance evidence for the full one";
+    changes +=
+        (changes.empty() ? "" : "; ") + reduced + ": a reduced model is not acceptance evidence for the full one";
   }
   auto& differences = checks.add("differences", Status::pass, changes.empty() ? "none" : changes);
   differences.measured = listed.size();

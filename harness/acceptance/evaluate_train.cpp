@@ -34,8 +34,9 @@ void check_failure_named(const TrainView& view) {
                        number_in(cause, "signal") == number_in(kill, "signal");
     auto& result = view.checks.add("failure_named", named ? Status::pass : Status::fail);
     result.measured = text_in(cause, "sentence");
-    result.reason = named ? "killed on purpose, and named" : "rank " + format_number(victim.value_or(-1)) +
-                                                                 " was killed on purpose, and the launcher did not name it";
+    result.reason = named ? "killed on purpose, and named"
+                          : "rank " + format_number(victim.value_or(-1)) +
+                                " was killed on purpose, and the launcher did not name it";
     result.seconds = number_in(view.job.launcher_end(attempt), "seconds");
     result.evidence = "jobs/train-1/events/launcher.jsonl";
     return;
@@ -120,8 +121,9 @@ void check_shape(const TrainView& view) {
   result.measured = static_cast<std::int64_t>(*tokens);
   result.limit = planned;
   result.unit = "tokens a step";
-  result.reason = std::to_string(world_size_of(view.run.recipe)) + " ranks x " + std::to_string(train.micro_batch_size) +
-                  " rows x " + std::to_string(train.gradient_accumulation_steps) + " micro-steps x length " +
+  result.reason = std::to_string(world_size_of(view.run.recipe)) + " ranks x " +
+                  std::to_string(train.micro_batch_size) + " rows x " +
+                  std::to_string(train.gradient_accumulation_steps) + " micro-steps x length " +
                   std::to_string(view.run.recipe.data.sequence_length);
 }
 
@@ -132,8 +134,10 @@ void check_forward_backward(const TrainView& view) {
   const bool any = for_each_step(view, [&](int rank, const Json& event) {
     ++num_steps;
     for (const char* key : {"loss", "grad_norm"}) {
-      if (!event.contains(key)) missing = key;
-      else if (event[key].is_null()) not_finite.insert(rank);
+      if (!event.contains(key))
+        missing = key;
+      else if (event[key].is_null())
+        not_finite.insert(rank);
     }
     for (const char* key : {"forward_seconds", "backward_seconds"}) {
       if (number_in(&event, key).value_or(0) <= 0) missing = key;
@@ -174,11 +178,13 @@ void check_update(const TrainView& view) {
 void check_save(const TrainView& view) {
   const auto max_steps = view.run.recipe.train.max_steps;
   std::set<std::int64_t> expected, found;
-  for (auto step = checkpoint_interval_of(view.run.recipe); step <= max_steps; step += checkpoint_interval_of(view.run.recipe)) {
+  for (auto step = checkpoint_interval_of(view.run.recipe); step <= max_steps;
+       step += checkpoint_interval_of(view.run.recipe)) {
     expected.insert(step);
   }
   if (view.run.recipe.checkpoint.save_at_end) expected.insert(max_steps);
-  for (const auto* event : view.twin.world_size() > 0 ? view.twin.events(0, "checkpoint") : std::vector<const Json*>{}) {
+  for (const auto* event :
+       view.twin.world_size() > 0 ? view.twin.events(0, "checkpoint") : std::vector<const Json*>{}) {
     if (!event->value("restored", false)) found.insert(event->value("saved_step", std::int64_t{0}));
   }
   std::string absent;
@@ -206,11 +212,12 @@ void check_resume(const TrainView& view) {
   auto& result = view.checks.judge("resume", static_cast<double>(comparison.num_different), view.run.limits,
                                    "resume_difference", "");
   result.ranks = comparison.ranks_that_differ;
-  result.reason = std::to_string(comparison.num_compared) + " losses from step " + std::to_string(comparison.first_step) +
-                  " on and the final state beside the uninterrupted twin";
+  result.reason = std::to_string(comparison.num_compared) + " losses from step " +
+                  std::to_string(comparison.first_step) + " on and the final state beside the uninterrupted twin";
   if (!comparison.equal() && result.status == Status::pass) result.status = Status::fail;
-  result.reason += comparison.equal() ? ": equal bit for bit"
-                   : comparison.num_different == 0 ? ": the final state differs" : ": they differ";
+  result.reason += comparison.equal()              ? ": equal bit for bit"
+                   : comparison.num_different == 0 ? ": the final state differs"
+                                                   : ": they differ";
 }
 
 void check_all_ranks(const TrainView& view) {
@@ -222,7 +229,8 @@ void check_all_ranks(const TrainView& view) {
     if (static_cast<std::int64_t>(steps.size()) != max_steps) idle.push_back(rank);
   }
   if (view.twin.world_size() == 0 || view.job.world_size() == 0 || !idle.empty()) {
-    auto& result = view.checks.missing("all_ranks", "not every rank did each of the " + std::to_string(max_steps) + " steps");
+    auto& result =
+        view.checks.missing("all_ranks", "not every rank did each of the " + std::to_string(max_steps) + " steps");
     result.ranks = idle;
     return;
   }

@@ -51,8 +51,8 @@ class PlannedKill {
     const auto saved = newest_checkpoint(folder_);
     if (!saved || rank.state.step <= *saved) return;
     done_ = true;
-    log_info("rank " + std::to_string(victim) + " is killed now, on purpose, in step " + std::to_string(rank.state.step) +
-             "; step " + std::to_string(*saved) + " is saved");
+    log_info("rank " + std::to_string(victim) + " is killed now, on purpose, in step " +
+             std::to_string(rank.state.step) + "; step " + std::to_string(*saved) + " is saved");
     events_.write("check", rank.state.step, {{"name", "planned_kill"}, {"victim", victim}, {"signal", SIGKILL}});
     view.kill(victim, SIGKILL);
   }
@@ -75,7 +75,8 @@ void write_job_file(const fs::path& folder, const JobRequest& request, const Jso
 
 }  // namespace
 
-LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display, bool kill_one) {
+LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display,
+                         bool kill_one) {
   const auto folder = fs::absolute(run_folder / "jobs" / request.name);
   make_folders(folder / "events");
   const Json job{{"kind", request.kind},

@@ -18,17 +18,17 @@ struct JobDisplay {
 
 /// One job of a run: jobs/<name>/.
 struct JobRequest {
-  std::string name;  ///< "train-1"
-  std::string kind;  ///< train or collective
-  Recipe recipe;     ///< of the job
-  Recipe target;     ///< of the run; what differs is written into job.json
-  std::string reduced_model;  ///< see reduced_model_of
+  std::string name;               ///< "train-1"
+  std::string kind;               ///< train or collective
+  Recipe recipe;                  ///< of the job
+  Recipe target;                  ///< of the run; what differs is written into job.json
+  std::string reduced_model;      ///< see reduced_model_of
   Json options = Json::object();  ///< of the kind of job
 };
 
-/// Starts one attempt of a job (the first, or one more that goes on in the same folder) and waits for it. `kill_one`: once
-/// a first checkpoint is complete and its last rank has gone on to a later step, that rank is killed with SIGKILL, on
-/// purpose, and the launcher's events say so. Throws what launch() throws.
+/// Starts one attempt of a job (the first, or one more that goes on in the same folder) and waits for it. `kill_one`:
+/// once a first checkpoint is complete and its last rank has gone on to a later step, that rank is killed with SIGKILL,
+/// on purpose, and the launcher's events say so. Throws what launch() throws.
 LaunchResult run_attempt(const std::filesystem::path& run_folder, const JobRequest& request, const JobDisplay& display,
                          bool kill_one = false);
 

@@ -19,8 +19,9 @@ constexpr std::array<std::string_view, 4> kKindNames{"min", "max", "within", "in
 constexpr std::array<std::string_view, 4> kKindTexts{"at least", "at most", "within", "recorded only"};
 
 const std::vector<std::string>& known_names() {
-  static const std::vector<std::string> names{"collective_max_abs_error", "memory_deviation", "formula_deviation",
-                                              "loss_slope", "resume_difference", "share_of_median", "ceiling_fraction"};
+  static const std::vector<std::string> names{
+      "collective_max_abs_error", "memory_deviation", "formula_deviation", "loss_slope",
+      "resume_difference",        "share_of_median",  "ceiling_fraction"};
   return names;
 }
 
@@ -71,17 +72,22 @@ Limit read_limit(const std::string& name, const YamlNode& node, Problems& proble
 bool Limit::met_by(double measured) const {
   if (!std::isfinite(measured)) return false;
   switch (kind) {
-    case LimitKind::min: return measured >= *value;
-    case LimitKind::max: return measured <= *value;
-    case LimitKind::within: return std::fabs(measured) <= *value;
-    case LimitKind::info: break;
+    case LimitKind::min:
+      return measured >= *value;
+    case LimitKind::max:
+      return measured <= *value;
+    case LimitKind::within:
+      return std::fabs(measured) <= *value;
+    case LimitKind::info:
+      break;
   }
   return true;
 }
 
 std::optional<double> Limit::margin_of(double measured) const {
   if (kind == LimitKind::info || !value || *value == 0 || !std::isfinite(measured)) return std::nullopt;
-  const double left = kind == LimitKind::min ? measured - *value : *value - (kind == LimitKind::within ? std::fabs(measured) : measured);
+  const double left = kind == LimitKind::min ? measured - *value
+                                             : *value - (kind == LimitKind::within ? std::fabs(measured) : measured);
   return left / std::fabs(*value);
 }
 

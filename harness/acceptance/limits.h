@@ -33,8 +33,9 @@ struct Limits {
   const Limit* find(const std::string& name) const;
 };
 
-/// Reads a limits file: a YAML mapping name -> {kind, value, unit, source}. Throws Error{recipe} that lists every mistake as
-/// file:line:column: an unknown or repeated name or key, a wrong type, a missing value or source. Error{data} without a file.
+/// Reads a limits file: a YAML mapping name -> {kind, value, unit, source}. Throws Error{recipe} that lists every
+/// mistake as file:line:column: an unknown or repeated name or key, a wrong type, a missing value or source.
+/// Error{data} without a file.
 Limits load_limits(const std::filesystem::path& path);
 
 }  // namespace assay

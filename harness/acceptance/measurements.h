@@ -21,12 +21,12 @@ struct Throughput {
   std::optional<double> trained_tokens_per_second;  ///< those with a label
   std::optional<double> net_tokens_per_second;      ///< slots over the whole time: steps, saves and evaluation
   std::vector<std::int64_t> excluded_steps;
-  std::string reason;                               ///< why there is no figure
+  std::string reason;  ///< why there is no figure
 };
 Throughput throughput_of(const JobRecord& job, int attempt);
 
-/// Loss of each step as rank 0 recorded it, over all attempts, a later attempt's word before an earlier one's. A loss that
-/// is not finite is nothing.
+/// Loss of each step as rank 0 recorded it, over all attempts, a later attempt's word before an earlier one's. A loss
+/// that is not finite is nothing.
 std::map<std::int64_t, std::optional<double>> losses_of(const JobRecord& job);
 
 /// Slope by least squares over the steps; nothing for fewer than two, or if one of them is not finite.
@@ -35,8 +35,9 @@ std::optional<double> slope_of(const std::map<std::int64_t, std::optional<double
 /// How busy a rank's own threads were in an attempt, its waits for others not counted.
 struct RankUtilization {
   int rank = 0;
-  std::optional<double> compute_share;     ///< CPU seconds / (wall seconds x threads) of its own computing
-  std::optional<double> ceiling_fraction;  ///< model FLOPs a CPU second / GEMM FLOPs a CPU second measured in the same run
+  std::optional<double> compute_share;  ///< CPU seconds / (wall seconds x threads) of its own computing
+  std::optional<double>
+      ceiling_fraction;  ///< model FLOPs a CPU second / GEMM FLOPs a CPU second measured in the same run
 };
 std::vector<RankUtilization> utilization_of(const JobRecord& job, int attempt);
 
@@ -53,12 +54,12 @@ CheckpointFigures checkpoint_figures_of(const JobRecord& job);
 
 /// An interrupted and resumed job beside its uninterrupted twin.
 struct ResumeComparison {
-  int attempt = 0;                        ///< the one that resumed; 0: none did
-  std::int64_t first_step = 0;            ///< after the resume
-  std::int64_t num_compared = 0;          ///< losses, over all ranks
-  std::int64_t num_different = 0;         ///< of these, not equal bit for bit
-  std::vector<int> ranks_that_differ;     ///< by a loss or by the final state
-  std::string missing;                    ///< what could not be compared; empty: nothing
+  int attempt = 0;                     ///< the one that resumed; 0: none did
+  std::int64_t first_step = 0;         ///< after the resume
+  std::int64_t num_compared = 0;       ///< losses, over all ranks
+  std::int64_t num_different = 0;      ///< of these, not equal bit for bit
+  std::vector<int> ranks_that_differ;  ///< by a loss or by the final state
+  std::string missing;                 ///< what could not be compared; empty: nothing
   bool equal() const { return missing.empty() && num_compared > 0 && ranks_that_differ.empty(); }
 };
 ResumeComparison compare_resume(const JobRecord& resumed, const JobRecord& twin);

@@ -59,7 +59,8 @@ ErrorKind kind_of_exit(int exit_code) {
 std::filesystem::path find_rank_program() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "assay-rank";
   if (std::filesystem::exists(program)) return program;
-  throw Error(ErrorKind::usage, "there is no " + program.string() + ": build the half that needs LibTorch (./dev build)");
+  throw Error(ErrorKind::usage,
+              "there is no " + program.string() + ": build the half that needs LibTorch (./dev build)");
 }
 
 RankOutput run_rank_program(const Json& job, double timeout_seconds) {
@@ -81,7 +82,8 @@ RankOutput run_rank_program(const Json& job, double timeout_seconds) {
   while (!(status = process.poll()) && clock.wall_seconds() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  if (!status) return {128 + SIGKILL, "", "it did not end within " + std::to_string(static_cast<int>(timeout_seconds)) + " s"};
+  if (!status)
+    return {128 + SIGKILL, "", "it did not end within " + std::to_string(static_cast<int>(timeout_seconds)) + " s"};
   const std::string killed = status->signal ? "killed by " + signal_name(*status->signal) + "; " : "";
   return {status->signal ? 128 + *status->signal : status->code.value_or(exit_incomplete), content_of(output),
           killed + content_of(errors)};

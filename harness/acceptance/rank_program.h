@@ -26,9 +26,9 @@ RankOutput run_rank_program(const Json& job, double timeout_seconds = 600);
 
 /// What came out of a dry run of several recipes by one rank program.
 struct DryRunOutcome {
-  Json rows;            ///< one object a recipe, in order; null after a failure
+  Json rows;                                   ///< one object a recipe, in order; null after a failure
   ErrorKind error_kind = ErrorKind::internal;  ///< of a failure
-  std::string message;  ///< last lines it wrote; empty without a failure
+  std::string message;                         ///< last lines it wrote; empty without a failure
 };
 
 /// Runs the recipes through the program itself on meta tensors, in one process. Blocks. Throws as run_rank_program.

@@ -23,9 +23,12 @@ constexpr const char* kChecksums = "SHA256SUMS";
 std::string checksum_line(const std::string& sum, const std::string& name) {
   std::string escaped;
   for (const char letter : name) {
-    if (letter == '\\') escaped += "\\\\";
-    else if (letter == '\n') escaped += "\\n";
-    else escaped += letter;
+    if (letter == '\\')
+      escaped += "\\\\";
+    else if (letter == '\n')
+      escaped += "\\n";
+    else
+      escaped += letter;
   }
   return (escaped == name ? "" : "\\") + sum + "  " + escaped + "\n";
 }
@@ -36,7 +39,8 @@ fs::path default_run_folder(const Recipe& recipe) { return fs::path("runs") / (r
 
 void begin_run_folder(const fs::path& folder, const LoadedRecipe& loaded) {
   if (fs::exists(folder) && (!fs::is_directory(folder) || !fs::is_empty(folder))) {
-    throw Error(ErrorKind::usage, folder.string() + " is there and is no unfinished run of this program: give another --output");
+    throw Error(ErrorKind::usage,
+                folder.string() + " is there and is no unfinished run of this program: give another --output");
   }
   const fs::path limits_file = loaded.recipe.accept.limits.value();
   load_limits(limits_file);
@@ -62,7 +66,8 @@ std::optional<fs::path> find_unfinished_training(const fs::path& runs, const std
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(runs, code)) {
     const auto& folder = entry.path();
-    if (!is_unfinished(folder) || fs::exists(folder / "results.jsonl") || !fs::exists(folder / "jobs/train-1/job.json")) continue;
+    if (!is_unfinished(folder) || fs::exists(folder / "results.jsonl") || !fs::exists(folder / "jobs/train-1/job.json"))
+      continue;
     const auto time = fs::last_write_time(folder / "recipe.yaml", code);
     if (newest && time <= newest_time) continue;
     try {
@@ -88,7 +93,8 @@ void check_same_recipe(const fs::path& folder, const Recipe& recipe, const std::
   }
   if (keys.empty()) return;
   throw Error(ErrorKind::recipe, folder.string() + " is a run of another recipe; it differs in" + keys +
-                                     "\nResume with the same recipe, name each change you mean by --allow-change (train), or give another --output");
+                                     "\nResume with the same recipe, name each change you mean by --allow-change "
+                                     "(train), or give another --output");
 }
 
 void link_main_job(const fs::path& folder, const std::string& job) {

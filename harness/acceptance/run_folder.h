@@ -12,8 +12,8 @@ namespace assay {
 /// runs/<recipe>-<time>.
 std::filesystem::path default_run_folder(const Recipe& recipe);
 
-/// Creates the folder and writes recipe.yaml, machine.json and limits.yaml (a copy of accept.limits), in this order last:
-/// a folder with recipe.yaml is one that can be resumed. Throws Error{usage} if the folder holds something else,
+/// Creates the folder and writes recipe.yaml, machine.json and limits.yaml (a copy of accept.limits), in this order
+/// last: a folder with recipe.yaml is one that can be resumed. Throws Error{usage} if the folder holds something else,
 /// Error{data} without the limits file, Error{io}.
 void begin_run_folder(const std::filesystem::path& folder, const LoadedRecipe& loaded);
 
@@ -25,17 +25,19 @@ Recipe recipe_of_run(const std::filesystem::path& folder);
 
 /// The newest unfinished run folder below `runs` whose recipe has this hash; only such as hold a job train-1 and no
 /// results, that is, of `assay train`.
-std::optional<std::filesystem::path> find_unfinished_training(const std::filesystem::path& runs, const std::string& hash);
+std::optional<std::filesystem::path> find_unfinished_training(const std::filesystem::path& runs,
+                                                              const std::string& hash);
 
-/// Throws Error{recipe} with all keys in which `recipe` differs from the one of the folder, but for name, resume, accept,
-/// plan and the keys in `allowed`.
+/// Throws Error{recipe} with all keys in which `recipe` differs from the one of the folder, but for name, resume,
+/// accept, plan and the keys in `allowed`.
 void check_same_recipe(const std::filesystem::path& folder, const Recipe& recipe,
                        const std::vector<std::string>& allowed = {});
 
 /// Makes events and checkpoints of the run folder links to those of a job.
 void link_main_job(const std::filesystem::path& folder, const std::string& job);
 
-/// Writes SHA256SUMS over all regular files of the folder, sorted, as sha256sum does: `sha256sum -c SHA256SUMS` checks it.
+/// Writes SHA256SUMS over all regular files of the folder, sorted, as sha256sum does: `sha256sum -c SHA256SUMS` checks
+/// it.
 void write_checksums(const std::filesystem::path& folder);
 
 }  // namespace assay

@@ -15,20 +15,20 @@ namespace assay {
 
 /// Why an attempt of a job did not end well.
 struct JobFailure {
-  std::string sentence;   ///< names rank, host, exit code or signal, phase, step and message
-  std::string error;      ///< kind of error (core/error.h); empty if the process left none
+  std::string sentence;  ///< names rank, host, exit code or signal, phase, step and message
+  std::string error;     ///< kind of error (core/error.h); empty if the process left none
   std::vector<int> ranks;
-  std::string phase;      ///< last phase; empty if unknown
-  std::string reason;     ///< the launcher's: exited, killed, stopped, stalled; empty if it named none
+  std::string phase;         ///< last phase; empty if unknown
+  std::string reason;        ///< the launcher's: exited, killed, stopped, stalled; empty if it named none
   bool interrupted = false;  ///< by the user's signal, not by a failure
 };
 
 /// What the processes of one job wrote: jobs/<stage>-<n>/.
 struct JobRecord {
-  std::string name;                       ///< "train-1"
-  Json job;                               ///< job.json, or null: the job was never started
-  std::vector<std::vector<Json>> ranks;   ///< events of each rank, in order
-  std::vector<Json> launcher;             ///< the launcher's events
+  std::string name;                      ///< "train-1"
+  Json job;                              ///< job.json, or null: the job was never started
+  std::vector<std::vector<Json>> ranks;  ///< events of each rank, in order
+  std::vector<Json> launcher;            ///< the launcher's events
 
   bool started() const { return !job.is_null(); }
   int world_size() const { return static_cast<int>(ranks.size()); }
@@ -64,8 +64,8 @@ struct RunRecord {
   const JobRecord& job(const std::string& name) const;
 };
 
-/// Reads one job folder; a missing one is a job that was never started. Throws Error{data} for a file that is not what it
-/// should be.
+/// Reads one job folder; a missing one is a job that was never started. Throws Error{data} for a file that is not what
+/// it should be.
 JobRecord read_job(const std::filesystem::path& folder);
 
 /// Reads all of a run folder but its recipe, which the caller resolves.

@@ -52,7 +52,8 @@ class StageJobs {
     const auto of_job = train_recipe(recipe_);
     for (auto job = read_train(); !job.done(); job = read_train()) {
       bool killed_before = false;
-      for (int attempt = 1; attempt <= job.last_attempt(); ++attempt) killed_before |= job.planned_kill(attempt) != nullptr;
+      for (int attempt = 1; attempt <= job.last_attempt(); ++attempt)
+        killed_before |= job.planned_kill(attempt) != nullptr;
       const auto result = run_attempt(folder_, request("train-1", "train", of_job), display_, !killed_before);
       if (result.interrupted_by && !result.root_cause) return true;
       const auto after = read_train();
@@ -73,7 +74,8 @@ class StageJobs {
 
 std::vector<Result> of_stage(const std::vector<Result>& results, const std::string& stage) {
   std::vector<Result> found;
-  std::copy_if(results.begin(), results.end(), std::back_inserter(found), [&](const Result& result) { return result.stage == stage; });
+  std::copy_if(results.begin(), results.end(), std::back_inserter(found),
+               [&](const Result& result) { return result.stage == stage; });
   return found;
 }
 

@@ -15,9 +15,9 @@ struct AcceptanceOutcome {
   bool interrupted = false;  ///< by the user: the folder is left unfinished, and the same call goes on with it
 };
 
-/// Runs the stages of the recipe in a run folder that was begun: starts the jobs of a stage, evaluates it from the files,
-/// writes results.jsonl. Stages that results.jsonl has already are not run again, and jobs that ended well are not started
-/// again. After a stage that blocks no more jobs are started. `interrupted` is asked between jobs.
+/// Runs the stages of the recipe in a run folder that was begun: starts the jobs of a stage, evaluates it from the
+/// files, writes results.jsonl. Stages that results.jsonl has already are not run again, and jobs that ended well are
+/// not started again. After a stage that blocks no more jobs are started. `interrupted` is asked between jobs.
 AcceptanceOutcome run_stages(const std::filesystem::path& folder, const Recipe& recipe, const JobDisplay& display,
                              const std::function<bool()>& interrupted);
 

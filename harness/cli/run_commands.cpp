@@ -35,7 +35,8 @@ JobDisplay display_of(const CommandLine& line) {
 
 /// Begins the run folder of a command, or goes on with an unfinished one. Nothing is created for a recipe whose model
 /// folder or rank program is not there.
-void open_run_folder(const fs::path& folder, const LoadedRecipe& loaded, const std::vector<std::string>& allowed_changes = {}) {
+void open_run_folder(const fs::path& folder, const LoadedRecipe& loaded,
+                     const std::vector<std::string>& allowed_changes = {}) {
   find_rank_program();
   load_model_config(loaded.recipe.model.path, loaded.recipe.model.config);
   if (is_unfinished(folder)) {
@@ -50,8 +51,9 @@ void open_run_folder(const fs::path& folder, const LoadedRecipe& loaded, const s
 
 /// A word as a shell needs it to read it back.
 std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                             "0123456789_-./=:,@%+") == std::string::npos;
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-./=:,@%+") == std::string::npos;
   if (plain) return word;
   std::string text = "'";
   for (const char letter : word) text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
@@ -76,7 +78,8 @@ int say_interrupted(const CommandLine& line, const fs::path& folder) {
 }
 
 /// Writes results and reports of an evaluated run and shows the verdict.
-int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord& run, const std::vector<Result>& results) {
+int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord& run,
+               const std::vector<Result>& results) {
   write_results(folder / "results.jsonl", results);
   const auto report = write_reports(folder, run, results);
   write_checksums(folder);
@@ -123,14 +126,15 @@ int run_train(const CommandLine& line) {
     if (unfinished) folder = *unfinished;
   }
   const InterruptNote note;
-  const auto allowed = line.options.contains("allow-change") ? line.options.at("allow-change") : std::vector<std::string>();
+  const auto allowed =
+      line.options.contains("allow-change") ? line.options.at("allow-change") : std::vector<std::string>();
   open_run_folder(folder, loaded, allowed);
   const JobRequest request{"train-1", "train", loaded.recipe, loaded.recipe, "", {{"allow_change", allowed}}};
   const auto result = run_job(folder, request, display_of(line));
   const auto job = read_job(folder / "jobs" / "train-1");
   const auto failure = job.failure(job.last_attempt());
   if (failure && failure->interrupted) return say_interrupted(line, folder);
-  const int exit_code = !failure                ? exit_done
+  const int exit_code = !failure                 ? exit_done
                         : failure->error.empty() ? exit_incomplete
                                                  : exit_code_of(error_kind_from_name(failure->error));
   if (!failure) write_checksums(folder);
@@ -148,7 +152,8 @@ int run_train(const CommandLine& line) {
 int run_collective(const CommandLine& line) {
   auto with_recipe = line;
   with_recipe.paths = {kDefaultRecipe};
-  if (!line.paths.empty()) throw Error(ErrorKind::usage, "collective takes KEY=VALUE only, not \"" + line.paths[0] + "\"");
+  if (!line.paths.empty())
+    throw Error(ErrorKind::usage, "collective takes KEY=VALUE only, not \"" + line.paths[0] + "\"");
   auto loaded = load_from(with_recipe);
   loaded.recipe.name = "collective";
   loaded.recipe.accept.stages = {"collective"};
@@ -157,7 +162,8 @@ int run_collective(const CommandLine& line) {
   const InterruptNote note;
   find_rank_program();
   begin_run_folder(folder, loaded);
-  const auto result = run_job(folder, {"collective-1", "collective", loaded.recipe, loaded.recipe, "", Json::object()}, display_of(line));
+  const auto result = run_job(folder, {"collective-1", "collective", loaded.recipe, loaded.recipe, "", Json::object()},
+                              display_of(line));
   if (result.interrupted_by || InterruptNote::noted()) return say_interrupted(line, folder);
   const auto results = evaluate_stage("collective", read_run(folder, loaded.recipe));
   write_results(folder / "results.jsonl", results);
@@ -170,8 +176,9 @@ int run_collective(const CommandLine& line) {
   }
   const auto verdict = verdict_of(results);
   document["exit_code"] = verdict.exit_code;
-  const char* words = verdict.exit_code == exit_done ? "the collectives work; this alone proves no throughput and accepts no machine\n"
-                                                     : "the collectives are not proven to work\n";
+  const char* words = verdict.exit_code == exit_done
+                          ? "the collectives work; this alone proves no throughput and accepts no machine\n"
+                          : "the collectives are not proven to work\n";
   print(line.has("json") ? dump_json_pretty(document) : text + words);
   return verdict.exit_code;
 }

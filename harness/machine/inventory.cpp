@@ -54,8 +54,10 @@ std::optional<std::int64_t> kib_of(const std::string& text) {
 
 template <typename Value>
 void set_fact(Json& object, const std::string& key, const std::optional<Value>& value, const std::string& reason) {
-  if (value) object[key] = *value;
-  else object[key] = nullptr, object[key + "_reason"] = reason;
+  if (value)
+    object[key] = *value;
+  else
+    object[key] = nullptr, object[key + "_reason"] = reason;
 }
 
 void set_text(Json& object, const std::string& key, const std::string& text, const std::string& reason) {
@@ -108,7 +110,8 @@ Json disk_facts(fs::path folder) {
   Json disk;
   std::error_code code;
   folder = fs::absolute(folder, code);
-  while (!fs::exists(folder, code) && folder.has_parent_path() && folder != folder.parent_path()) folder = folder.parent_path();
+  while (!fs::exists(folder, code) && folder.has_parent_path() && folder != folder.parent_path())
+    folder = folder.parent_path();
   const auto space = fs::space(folder, code);
   disk["path"] = folder.string();
   const auto reason = code ? code.message() : "";
@@ -123,7 +126,8 @@ Json numa_facts(const fs::path& root) {
   std::vector<fs::path> folders;
   for (const auto& entry : fs::directory_iterator(root / "sys/devices/system/node", code)) {
     const auto name = entry.path().filename().string();
-    if (name.starts_with("node") && name.size() > 4 && std::isdigit(static_cast<unsigned char>(name[4]))) folders.push_back(entry.path());
+    if (name.starts_with("node") && name.size() > 4 && std::isdigit(static_cast<unsigned char>(name[4])))
+      folders.push_back(entry.path());
   }
   std::sort(folders.begin(), folders.end());
   for (const auto& folder : folders) {
@@ -159,7 +163,8 @@ Json environment_facts() {
     const std::string_view text(*variable);
     const auto equal = text.find('=');
     if (equal == std::string_view::npos) continue;
-    const bool counts = std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return text.starts_with(prefix); });
+    const bool counts =
+        std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return text.starts_with(prefix); });
     if (counts) found.emplace_back(text.substr(0, equal), text.substr(equal + 1));
   }
   std::sort(found.begin(), found.end());

@@ -17,7 +17,8 @@ namespace assay {
 ///   versions     assay, compiler; libtorch is told by the ranks
 ///   environment  variables that change results or speed: OMP_, MKL_, NCCL_, GLOO_, CUDA_, PYTORCH_, TORCH_, ASSAY_
 ///
-/// `folder` need not exist yet: its nearest existing parent counts. `root` is "/" but for tests. Never throws for a fact.
+/// `folder` need not exist yet: its nearest existing parent counts. `root` is "/" but for tests. Never throws for a
+/// fact.
 Json read_inventory(const std::filesystem::path& folder, const std::filesystem::path& root = "/");
 
 }  // namespace assay

@@ -15,8 +15,10 @@ std::string cell(const Json& value) {
   const auto text = value.is_string() ? value.get<std::string>() : dump_json(value);
   std::string escaped;
   for (const char letter : text) {
-    if (letter == '|') escaped += "\\|";
-    else escaped += letter == '\n' ? ' ' : letter;
+    if (letter == '|')
+      escaped += "\\|";
+    else
+      escaped += letter == '\n' ? ' ' : letter;
   }
   return escaped;
 }
@@ -92,16 +94,19 @@ std::string baseline(const Json& report) {
   line("Optimizer and sharding", cell(recipe["optimizer"]["name"]) + ", strategy " + cell(parallel["strategy"]));
   line("Sequence length", cell(recipe["data"]["sequence_length"]));
   line("Micro batch, accumulation, global batch", cell(train["micro_batch_size"]) + ", " +
-       cell(train["gradient_accumulation_steps"]) + ", " + cell(train["global_batch_size"]));
+                                                      cell(train["gradient_accumulation_steps"]) + ", " +
+                                                      cell(train["global_batch_size"]));
   line("Activation checkpointing", cell(train["activation_checkpointing"]));
   line("Processes, servers", cell(parallel["nproc_per_node"]) + ", 1");
   line("Device, its memory", cell(recipe["device"]) + ", " + (capacity == "-" ? "not stated" : capacity));
   const Json* plan = member_of(recipe, "plan");
   line("Goal", plan != nullptr && member_of(*plan, "days") != nullptr ? "must finish in time" : "must start");
-  line("Checkpoints, restore", "every " + cell(recipe["checkpoint"]["interval"]) + " steps in the run folder, resume " + cell(recipe["resume"]));
+  line("Checkpoints, restore", "every " + cell(recipe["checkpoint"]["interval"]) + " steps in the run folder, resume " +
+                                   cell(recipe["resume"]));
   text += "\n" + header({"Where", "Found"});
   line("Host, kernel", cell(machine("host", "")) + ", " + cell(machine("kernel", "")));
-  line("CPU, cores for this process", cell(machine("cpu", "model")) + ", " + cell(machine("cpu", "num_cores_available")));
+  line("CPU, cores for this process",
+       cell(machine("cpu", "model")) + ", " + cell(machine("cpu", "num_cores_available")));
   const auto memory = machine("memory", "");
   line("Memory, available", bytes_of(memory, "total_bytes") + ", " + bytes_of(memory, "available_bytes"));
   line("NUMA nodes", std::to_string(machine("numa_nodes", "").size()));
@@ -117,14 +122,16 @@ std::string checks(const Json& report) {
   std::string text = "## Checks\n\n" + header({"Check", "Status", "Measured", "Limit", "Unit", "Reason", "Evidence"});
   for (const auto& check : report["checks"]) {
     const auto evidence = text_in(&check, "evidence");
-    text += row({cell(check["check"]), cell(check["status"]), cell(check["measured"]), cell(check["limit"]), cell(check["unit"]),
-                 cell(check["reason"]), evidence.empty() ? "-" : "[" + evidence + "](" + evidence + ")"});
+    text += row({cell(check["check"]), cell(check["status"]), cell(check["measured"]), cell(check["limit"]),
+                 cell(check["unit"]), cell(check["reason"]),
+                 evidence.empty() ? "-" : "[" + evidence + "](" + evidence + ")"});
   }
   return text + "\n";
 }
 
 std::string memory(const Json& report) {
-  std::string text = "## Memory\n\nPeaks of allocated bytes: closed formula (screening), dry run (the program itself), measured.\n\n";
+  std::string text =
+      "## Memory\n\nPeaks of allocated bytes: closed formula (screening), dry run (the program itself), measured.\n\n";
   text += header({"Rank", "Formula", "Dry run", "Measured", "Device used"});
   for (const auto& rank : report["memory"]) {
     text += row({cell(rank["rank"]), bytes_of(rank, "formula_bytes"), bytes_of(rank, "dry_run_allocated_bytes"),
@@ -134,14 +141,16 @@ std::string memory(const Json& report) {
     text += "\n" + header({"Term of the formula", "Bytes"});
     for (const auto& [term, bytes] : report["formula"].items()) text += row({term, bytes_of(report["formula"], term)});
   }
-  for (const auto& [key, what] : {std::pair{"by_category", "Category, alive at the peak"}, std::pair{"by_phase", "Phase, its peak"}}) {
+  for (const auto& [key, what] :
+       {std::pair{"by_category", "Category, alive at the peak"}, std::pair{"by_phase", "Phase, its peak"}}) {
     text += "\n" + header({"Rank", what, "Dry run", "Measured"});
     for (const auto& rank : report["memory"]) {
       const auto& predicted = rank[std::string("dry_run_") + key];
       std::set<std::string> names;
       for (const auto& [name, bytes] : predicted.items()) names.insert(name);
       for (const auto& [name, bytes] : rank[key].items()) names.insert(name);
-      for (const auto& name : names) text += row({cell(rank["rank"]), name, bytes_of(predicted, name), bytes_of(rank[key], name)});
+      for (const auto& name : names)
+        text += row({cell(rank["rank"]), name, bytes_of(predicted, name), bytes_of(rank[key], name)});
     }
   }
   return text + "\n";
@@ -150,14 +159,14 @@ std::string memory(const Json& report) {
 std::string figures(const Json& report) {
   const auto& speed = report["throughput"];
   std::string text = "## Speed\n\n" + header({"Figure", "Value"});
-  for (const auto& [key, what] : {std::pair{"tokens_per_second", "Tokens a second (slots: the headline figure)"},
-                                  std::pair{"tokens_per_second_per_gpu", "... for each rank"},
-                                  std::pair{"real_tokens_per_second", "... without padding"},
-                                  std::pair{"trained_tokens_per_second", "... with a label"},
-                                  std::pair{"net_tokens_per_second", "Net slots a second, saves and evaluation included"},
-                                  std::pair{"step_seconds", "Median step, seconds"},
-                                  std::pair{"model_flops_per_token", "Model FLOPs a token"},
-                                  std::pair{"mfu", "MFU"}}) {
+  for (const auto& [key, what] :
+       {std::pair{"tokens_per_second", "Tokens a second (slots: the headline figure)"},
+        std::pair{"tokens_per_second_per_gpu", "... for each rank"},
+        std::pair{"real_tokens_per_second", "... without padding"},
+        std::pair{"trained_tokens_per_second", "... with a label"},
+        std::pair{"net_tokens_per_second", "Net slots a second, saves and evaluation included"},
+        std::pair{"step_seconds", "Median step, seconds"}, std::pair{"model_flops_per_token", "Model FLOPs a token"},
+        std::pair{"mfu", "MFU"}}) {
     text += row({what, number_of(speed, key)});
   }
   text += row({"Steps left out as warm-up", cell(speed["excluded_steps"])});
@@ -177,7 +186,8 @@ std::string figures(const Json& report) {
   text += "\n## Checkpoints\n\n" + header({"Save", "Bytes", "Bytes a second", "Restore", "Resume equal to the twin"}) +
           row({number_of(saved, "save_seconds", "s"), bytes_of(saved, "bytes"), number_of(saved, "bytes_per_second"),
                number_of(saved, "restore_seconds", "s"),
-               saved["resume_equal"].is_null() ? "- (" + cell(saved["resume_equal_reason"]) + ")" : cell(saved["resume_equal"])});
+               saved["resume_equal"].is_null() ? "- (" + cell(saved["resume_equal_reason"]) + ")"
+                                               : cell(saved["resume_equal"])});
   return text;
 }
 
@@ -185,7 +195,8 @@ std::string figures(const Json& report) {
 
 std::string report_markdown(const Json& report) {
   return top(report) + baseline(report) + checks(report) + memory(report) + figures(report) + "\nStarted " +
-         cell(report["started"]) + ", ended " + cell(report["ended"]) + ". Recipe hash " + cell(report["recipe_hash"]) + ".\n";
+         cell(report["started"]) + ", ended " + cell(report["ended"]) + ". Recipe hash " + cell(report["recipe_hash"]) +
+         ".\n";
 }
 
 }  // namespace assay

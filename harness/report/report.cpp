@@ -21,14 +21,18 @@ void set_null(Json& object, const std::string& key, const std::string& reason) {
 }
 
 void set_or_null(Json& object, const std::string& key, std::optional<double> value, const std::string& reason) {
-  if (value) set_number(object, key, *value);
-  else set_null(object, key, reason);
+  if (value)
+    set_number(object, key, *value);
+  else
+    set_null(object, key, reason);
 }
 
 /// The same for whole numbers, such as bytes.
 void set_count(Json& object, const std::string& key, std::optional<double> value, const std::string& reason) {
-  if (value) object[key] = static_cast<std::int64_t>(*value);
-  else set_null(object, key, reason);
+  if (value)
+    object[key] = static_cast<std::int64_t>(*value);
+  else
+    set_null(object, key, reason);
 }
 
 Json memory_of(const RunRecord& run) {
@@ -69,12 +73,16 @@ Json throughput_json(const RunRecord& run) {
   set_or_null(json, "tokens_per_second_per_gpu", total ? std::optional(*total / ranks) : std::nullopt, reason);
   set_count(json, "model_flops_per_token", number_in(start, "model_flops_per_token"), kNotMeasured);
   const auto convention = text_in(start, "flops_convention");
-  if (convention.empty()) set_null(json, "flops_convention", kNotMeasured);
-  else json["flops_convention"] = convention;
-  set_null(json, "mfu", run.recipe.device == DeviceChoice::cuda ? "no dense peak is known for this GPU and dtype"
-                                                                : "a CPU has no dense peak in the table");
+  if (convention.empty())
+    set_null(json, "flops_convention", kNotMeasured);
+  else
+    json["flops_convention"] = convention;
+  set_null(json, "mfu",
+           run.recipe.device == DeviceChoice::cuda ? "no dense peak is known for this GPU and dtype"
+                                                   : "a CPU has no dense peak in the table");
   json["headline"] = "slots: rows x length of the global batch, padding included, over the median step";
-  set_or_null(json, "real_tokens_per_second", figures.real_tokens_per_second, "the steps do not tell tokens without padding");
+  set_or_null(json, "real_tokens_per_second", figures.real_tokens_per_second,
+              "the steps do not tell tokens without padding");
   set_or_null(json, "trained_tokens_per_second", figures.trained_tokens_per_second, reason);
   set_or_null(json, "net_tokens_per_second", figures.net_tokens_per_second, reason);
   Json tokens;
@@ -129,8 +137,10 @@ Json checkpoint_json(const RunRecord& run) {
               "no save was timed");
   set_or_null(json, "restore_seconds", restores.restore_seconds, "nothing was restored");
   const auto comparison = compare_resume(run.job("train-1"), run.job("twin-1"));
-  if (comparison.missing.empty() && comparison.num_compared > 0) json["resume_equal"] = comparison.equal();
-  else set_null(json, "resume_equal", comparison.missing.empty() ? "nothing was compared" : comparison.missing);
+  if (comparison.missing.empty() && comparison.num_compared > 0)
+    json["resume_equal"] = comparison.equal();
+  else
+    set_null(json, "resume_equal", comparison.missing.empty() ? "nothing was compared" : comparison.missing);
   return json;
 }
 
@@ -150,8 +160,10 @@ void set_times(Json& report, const RunRecord& run) {
     for (const auto& events : job.ranks) look_at(events);
   }
   for (const auto& [key, time] : {std::pair{"started", first}, std::pair{"ended", last}}) {
-    if (time.empty()) set_null(report, key, "no job was started");
-    else report[key] = time;
+    if (time.empty())
+      set_null(report, key, "no job was started");
+    else
+      report[key] = time;
   }
 }
 
@@ -177,8 +189,11 @@ Json worst_margin_of(const std::vector<Result>& results) {
     if (result.margin && (worst == nullptr || *result.margin < *worst->margin)) worst = &result;
   }
   if (worst == nullptr) return nullptr;
-  return {{"check", worst->check}, {"margin", *worst->margin}, {"measured", worst->measured},
-          {"limit", worst->limit}, {"unit", worst->unit}};
+  return {{"check", worst->check},
+          {"margin", *worst->margin},
+          {"measured", worst->measured},
+          {"limit", worst->limit},
+          {"unit", worst->unit}};
 }
 
 }  // namespace

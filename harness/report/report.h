@@ -9,12 +9,12 @@
 
 namespace assay {
 
-/// The document report.json. Pure: the same files give the same document. What a device cannot measure, and what is missing,
-/// is null with a "<field>_reason" beside it.
+/// The document report.json. Pure: the same files give the same document. What a device cannot measure, and what is
+/// missing, is null with a "<field>_reason" beside it.
 Json make_report(const RunRecord& run, const std::vector<Result>& results);
 
-/// report.md: verdict first, with the worst margin and the ranks that failed; then baseline, checks, memory, speed, loss,
-/// utilization, checkpoints. Made from the document alone.
+/// report.md: verdict first, with the worst margin and the ranks that failed; then baseline, checks, memory, speed,
+/// loss, utilization, checkpoints. Made from the document alone.
 std::string report_markdown(const Json& report);
 
 /// Writes report.json and report.md. Returns the document. Throws Error{io}.

@@ -59,7 +59,8 @@ TEST(Results, ALineHoldsEveryFieldOfTheContractAndReadsBack) {
   const auto lines = split_lines(read_text_file(folder.path / "results.jsonl"));
   ASSERT_EQ(lines.size(), 2U);
   const auto json = parse_json(lines[0], "line");
-  for (const char* key : {"check", "stage", "status", "measured", "limit", "unit", "reason", "ranks", "evidence", "seconds", "ran", "healthy", "action"}) {
+  for (const char* key : {"check", "stage", "status", "measured", "limit", "unit", "reason", "ranks", "evidence",
+                          "seconds", "ran", "healthy", "action"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["status"], "fail");

@@ -1,10 +1,9 @@
-#include "harness/acceptance/evaluate.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
+#include "harness/acceptance/evaluate.h"
 #include "tests/acceptance/synthetic_run.h"
 
 namespace assay {
@@ -16,7 +15,8 @@ using testing::HasSubstr;
 std::string summary(const std::vector<Result>& results) {
   std::string text;
   for (const auto& result : results) {
-    if (result.status == Status::fail || result.status == Status::incomplete) text += result.check + ": " + result.reason + "\n";
+    if (result.status == Status::fail || result.status == Status::incomplete)
+      text += result.check + ": " + result.reason + "\n";
   }
   return text;
 }
@@ -27,7 +27,8 @@ TEST(Evaluation, ARunInWhichAllIsWellIsAccepted) {
   EXPECT_EQ(verdict.name, "accepted") << summary(results);
   EXPECT_EQ(verdict.exit_code, 0);
   EXPECT_GT(verdict.num_skip, 0);  // GPUs and capacity are not there, and that is said
-  for (const char* name : {"load", "precision", "shape", "forward_backward", "accumulate_update", "save", "resume", "all_ranks"}) {
+  for (const char* name :
+       {"load", "precision", "shape", "forward_backward", "accumulate_update", "save", "resume", "all_ranks"}) {
     const auto result = result_of(results, std::string("train.") + name);
     ASSERT_TRUE(result) << name;
     EXPECT_EQ(result->status, Status::pass) << name;
@@ -72,58 +73,250 @@ void expect_case(const Case& row) {
 
 TEST(Evaluation, AMissingMeasurementIsIncompleteAndNeverAPass) {
   const std::vector<Case> cases{
-      {"no memory event of rank 1", [](RunRecord& run) { drop_events(run.jobs["twin-1"], 1, "memory"); }, "memory.allocated", Status::incomplete, {}},
-      {"no category", [](RunRecord& run) { for_events(run.jobs["twin-1"], "memory", [](Json& e) { e["by_category"].erase("optimizer"); }); }, "memory.by_category", Status::incomplete, {}},
-      {"no phase", [](RunRecord& run) { for_events(run.jobs["twin-1"], "memory", [](Json& e) { e["by_phase"].erase("update"); }); }, "memory.by_phase", Status::incomplete, {}},
-      {"null measurement", [](RunRecord& run) { for_events(run.jobs["twin-1"], "memory", [](Json& e) { e["measured_allocated_bytes"] = nullptr; }); }, "memory.allocated", Status::incomplete, {}},
-      {"no end event of rank 1", [](RunRecord& run) { drop_events(run.jobs["twin-1"], 1, "end"); }, "utilization.compute_share", Status::incomplete, {}},
-      {"no GEMM ceiling", [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e["gemm_gflops"] = nullptr; }); }, "utilization.ceiling_fraction", Status::incomplete, {}},
-      {"no barrier", [](RunRecord& run) { run.jobs["collective-1"].ranks[1].pop_back(); }, "collective.barrier", Status::incomplete, {}},
-      {"a smaller sum", [](RunRecord& run) { run.jobs["collective-1"].ranks[0][0]["elements"] = 1024; }, "collective.all_reduce_ones", Status::incomplete, {}},
-      {"a rank without a line", [](RunRecord& run) { run.jobs["collective-1"].ranks[1].clear(); }, "collective.ranks", Status::incomplete, {1}},
-      {"a rank that did not do every step", [](RunRecord& run) { run.jobs["twin-1"].ranks[1].erase(run.jobs["twin-1"].ranks[1].begin() + 5); }, "train.all_ranks", Status::incomplete, {1}},
-      {"no checkpoint of a step", [](RunRecord& run) { for_events(run.jobs["twin-1"], "checkpoint", [](Json& e) { if (e["saved_step"] == 8) e["saved_step"] = 7; }); }, "train.save", Status::incomplete, {}},
-      {"no dtype", [](RunRecord& run) { for_events(run.jobs["train-1"], "run", [](Json& e) { e.erase("param_dtype"); }); }, "train.precision", Status::incomplete, {}},
-      {"no state hash", [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e.erase("state_hash"); }); }, "train.resume", Status::incomplete, {}},
-      {"nobody was killed", [](RunRecord& run) { run.jobs["train-1"] = undisturbed("train-1", kRanks, kSteps); }, "train.failure_named", Status::incomplete, {}},
-      {"it did not resume", [](RunRecord& run) { run.jobs["train-1"] = undisturbed("train-1", kRanks, kSteps); }, "train.resume", Status::incomplete, {}},
-      {"no time of a phase", [](RunRecord& run) { for_events(run.jobs["twin-1"], "step", [](Json& e) { e.erase("backward_seconds"); }); }, "train.forward_backward", Status::incomplete, {}},
-      {"no limit", [](RunRecord& run) { run.limits.rows.erase("memory_deviation"); }, "memory.allocated", Status::incomplete, {}},
+      {"no memory event of rank 1",
+       [](RunRecord& run) { drop_events(run.jobs["twin-1"], 1, "memory"); },
+       "memory.allocated",
+       Status::incomplete,
+       {}},
+      {"no category",
+       [](RunRecord& run) {
+         for_events(run.jobs["twin-1"], "memory", [](Json& e) { e["by_category"].erase("optimizer"); });
+       },
+       "memory.by_category",
+       Status::incomplete,
+       {}},
+      {"no phase",
+       [](RunRecord& run) { for_events(run.jobs["twin-1"], "memory", [](Json& e) { e["by_phase"].erase("update"); }); },
+       "memory.by_phase",
+       Status::incomplete,
+       {}},
+      {"null measurement",
+       [](RunRecord& run) {
+         for_events(run.jobs["twin-1"], "memory", [](Json& e) { e["measured_allocated_bytes"] = nullptr; });
+       },
+       "memory.allocated",
+       Status::incomplete,
+       {}},
+      {"no end event of rank 1",
+       [](RunRecord& run) { drop_events(run.jobs["twin-1"], 1, "end"); },
+       "utilization.compute_share",
+       Status::incomplete,
+       {}},
+      {"no GEMM ceiling",
+       [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e["gemm_gflops"] = nullptr; }); },
+       "utilization.ceiling_fraction",
+       Status::incomplete,
+       {}},
+      {"no barrier",
+       [](RunRecord& run) { run.jobs["collective-1"].ranks[1].pop_back(); },
+       "collective.barrier",
+       Status::incomplete,
+       {}},
+      {"a smaller sum",
+       [](RunRecord& run) { run.jobs["collective-1"].ranks[0][0]["elements"] = 1024; },
+       "collective.all_reduce_ones",
+       Status::incomplete,
+       {}},
+      {"a rank without a line",
+       [](RunRecord& run) { run.jobs["collective-1"].ranks[1].clear(); },
+       "collective.ranks",
+       Status::incomplete,
+       {1}},
+      {"a rank that did not do every step",
+       [](RunRecord& run) { run.jobs["twin-1"].ranks[1].erase(run.jobs["twin-1"].ranks[1].begin() + 5); },
+       "train.all_ranks",
+       Status::incomplete,
+       {1}},
+      {"no checkpoint of a step",
+       [](RunRecord& run) {
+         for_events(run.jobs["twin-1"], "checkpoint", [](Json& e) {
+           if (e["saved_step"] == 8) e["saved_step"] = 7;
+         });
+       },
+       "train.save",
+       Status::incomplete,
+       {}},
+      {"no dtype",
+       [](RunRecord& run) { for_events(run.jobs["train-1"], "run", [](Json& e) { e.erase("param_dtype"); }); },
+       "train.precision",
+       Status::incomplete,
+       {}},
+      {"no state hash",
+       [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e.erase("state_hash"); }); },
+       "train.resume",
+       Status::incomplete,
+       {}},
+      {"nobody was killed",
+       [](RunRecord& run) { run.jobs["train-1"] = undisturbed("train-1", kRanks, kSteps); },
+       "train.failure_named",
+       Status::incomplete,
+       {}},
+      {"it did not resume",
+       [](RunRecord& run) { run.jobs["train-1"] = undisturbed("train-1", kRanks, kSteps); },
+       "train.resume",
+       Status::incomplete,
+       {}},
+      {"no time of a phase",
+       [](RunRecord& run) { for_events(run.jobs["twin-1"], "step", [](Json& e) { e.erase("backward_seconds"); }); },
+       "train.forward_backward",
+       Status::incomplete,
+       {}},
+      {"no limit",
+       [](RunRecord& run) { run.limits.rows.erase("memory_deviation"); },
+       "memory.allocated",
+       Status::incomplete,
+       {}},
       {"no estimate", [](RunRecord& run) { run.estimate = nullptr; }, "estimate.dry_run", Status::incomplete, {}},
-      {"no evaluation loss", [](RunRecord& run) { run.recipe.train.eval_interval = 5; }, "train.eval_loss", Status::incomplete, {}},
-      {"disk not known", [](RunRecord& run) { run.machine["disk"]["free_bytes"] = nullptr; }, "machine.disk", Status::incomplete, {}},
-      {"a share above one", [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e["gemm_gflops"] = 1e-4; }); }, "utilization.ceiling_fraction", Status::incomplete, {}},
+      {"no evaluation loss",
+       [](RunRecord& run) { run.recipe.train.eval_interval = 5; },
+       "train.eval_loss",
+       Status::incomplete,
+       {}},
+      {"disk not known",
+       [](RunRecord& run) { run.machine["disk"]["free_bytes"] = nullptr; },
+       "machine.disk",
+       Status::incomplete,
+       {}},
+      {"a share above one",
+       [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e["gemm_gflops"] = 1e-4; }); },
+       "utilization.ceiling_fraction",
+       Status::incomplete,
+       {}},
   };
   for (const auto& row : cases) expect_case(row);
 }
 
 TEST(Evaluation, AMeasurementThatIsNotGoodEnoughRejects) {
-  const auto second_rank = [](RunRecord& run, const char* job, const char* kind, const std::function<void(Json&)>& change) {
+  const auto second_rank = [](RunRecord& run, const char* job, const char* kind,
+                              const std::function<void(Json&)>& change) {
     for (auto& event : run.jobs[job].ranks[1]) {
       if (event["kind"] == kind) change(event);
     }
   };
   const std::vector<Case> cases{
-      {"one byte more", [&](RunRecord& run) { second_rank(run, "twin-1", "memory", [](Json& e) { e["measured_allocated_bytes"] = 1001; }); }, "memory.allocated", Status::fail, {1}},
-      {"one byte less in a category", [&](RunRecord& run) { second_rank(run, "twin-1", "memory", [](Json& e) { e["by_category"]["optimizer"] = 499; }); }, "memory.by_category", Status::fail, {1}},
-      {"one byte in a phase", [&](RunRecord& run) { second_rank(run, "twin-1", "memory", [](Json& e) { e["by_phase"]["load"] = 901; }); }, "memory.by_phase", Status::fail, {1}},
-      {"a wrong sum", [](RunRecord& run) { run.jobs["collective-1"].ranks[1][0]["max_abs_error"] = 1.0; }, "collective.all_reduce_ones", Status::fail, {1}},
-      {"one wrong element", [](RunRecord& run) { run.jobs["collective-1"].ranks[0][0]["num_wrong"] = 1; }, "collective.all_reduce_ones", Status::fail, {0}},
-      {"a last bit of a loss after the resume", [&](RunRecord& run) { second_rank(run, "train-1", "step", [](Json& e) { if (e["step"] == 9) e["loss"] = std::nextafter(5 - 9 / 4.0, 9); }); }, "train.resume", Status::fail, {1}},
-      {"another final state", [&](RunRecord& run) { second_rank(run, "train-1", "end", [](Json& e) { e["state_hash"] = "other"; }); }, "train.resume", Status::fail, {1}},
-      {"NaN loss", [&](RunRecord& run) { second_rank(run, "twin-1", "step", [](Json& e) { if (e["step"] == 3) e["loss"] = nullptr; }); }, "train.forward_backward", Status::fail, {1}},
-      {"fewer tokens", [](RunRecord& run) { for_events(run.jobs["train-1"], "step", [](Json& e) { e["tokens"] = 64; }); }, "train.shape", Status::fail, {}},
-      {"another dtype", [&](RunRecord& run) { second_rank(run, "train-1", "run", [](Json& e) { e["param_dtype"] = "bf16"; }); }, "train.precision", Status::fail, {1}},
-      {"another model", [](RunRecord& run) { for_events(run.jobs["train-1"], "run", [](Json& e) { e["parameters"] = 101; }); }, "train.load", Status::fail, {}},
-      {"updates without effect", [](RunRecord& run) { for_events(run.jobs["train-1"], "end", [](Json& e) { e["state_hash"] = "state4"; }); }, "train.accumulate_update", Status::fail, {}},
-      {"a rank with its own loss", [&](RunRecord& run) { second_rank(run, "twin-1", "step", [](Json& e) { e["loss"] = 1.0; }); }, "train.all_ranks", Status::fail, {1}},
-      {"a loss that rises", [](RunRecord& run) { for (const char* job : {"train-1", "twin-1"}) for_events(run.jobs[job], "step", [](Json& e) { e["loss"] = e["step"]; }); }, "train.loss_slope", Status::fail, {}},
-      {"a loss that stays", [](RunRecord& run) { for (const char* job : {"train-1", "twin-1"}) for_events(run.jobs[job], "step", [](Json& e) { e["loss"] = 2.5; }); }, "train.loss_slope", Status::fail, {}},
-      {"a rank that waits in its computing", [&](RunRecord& run) { second_rank(run, "twin-1", "end", [](Json& e) { e["compute_seconds"] = 40.0; }); }, "utilization.compute_share_of_median", Status::fail, {1}},
-      {"cores that do something else", [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e["compute_cpu_seconds"] = 8000.0; e["compute_seconds"] = 8000.0; }); }, "utilization.ceiling_fraction", Status::fail, {0, 1}},
-      {"no room on the disk", [](RunRecord& run) { run.machine["disk"]["free_bytes"] = 10799; }, "machine.disk", Status::fail, {}},
-      {"no memory", [](RunRecord& run) { run.machine["memory"]["available_bytes"] = 1999; }, "machine.memory", Status::fail, {}},
-      {"another rank is named", [](RunRecord& run) { run.jobs["train-1"].launcher[2]["root_cause"]["rank"] = 0; }, "train.failure_named", Status::fail, {}},
+      {"one byte more",
+       [&](RunRecord& run) {
+         second_rank(run, "twin-1", "memory", [](Json& e) { e["measured_allocated_bytes"] = 1001; });
+       },
+       "memory.allocated",
+       Status::fail,
+       {1}},
+      {"one byte less in a category",
+       [&](RunRecord& run) {
+         second_rank(run, "twin-1", "memory", [](Json& e) { e["by_category"]["optimizer"] = 499; });
+       },
+       "memory.by_category",
+       Status::fail,
+       {1}},
+      {"one byte in a phase",
+       [&](RunRecord& run) { second_rank(run, "twin-1", "memory", [](Json& e) { e["by_phase"]["load"] = 901; }); },
+       "memory.by_phase",
+       Status::fail,
+       {1}},
+      {"a wrong sum",
+       [](RunRecord& run) { run.jobs["collective-1"].ranks[1][0]["max_abs_error"] = 1.0; },
+       "collective.all_reduce_ones",
+       Status::fail,
+       {1}},
+      {"one wrong element",
+       [](RunRecord& run) { run.jobs["collective-1"].ranks[0][0]["num_wrong"] = 1; },
+       "collective.all_reduce_ones",
+       Status::fail,
+       {0}},
+      {"a last bit of a loss after the resume",
+       [&](RunRecord& run) {
+         second_rank(run, "train-1", "step", [](Json& e) {
+           if (e["step"] == 9) e["loss"] = std::nextafter(5 - 9 / 4.0, 9);
+         });
+       },
+       "train.resume",
+       Status::fail,
+       {1}},
+      {"another final state",
+       [&](RunRecord& run) { second_rank(run, "train-1", "end", [](Json& e) { e["state_hash"] = "other"; }); },
+       "train.resume",
+       Status::fail,
+       {1}},
+      {"NaN loss",
+       [&](RunRecord& run) {
+         second_rank(run, "twin-1", "step", [](Json& e) {
+           if (e["step"] == 3) e["loss"] = nullptr;
+         });
+       },
+       "train.forward_backward",
+       Status::fail,
+       {1}},
+      {"fewer tokens",
+       [](RunRecord& run) { for_events(run.jobs["train-1"], "step", [](Json& e) { e["tokens"] = 64; }); },
+       "train.shape",
+       Status::fail,
+       {}},
+      {"another dtype",
+       [&](RunRecord& run) { second_rank(run, "train-1", "run", [](Json& e) { e["param_dtype"] = "bf16"; }); },
+       "train.precision",
+       Status::fail,
+       {1}},
+      {"another model",
+       [](RunRecord& run) { for_events(run.jobs["train-1"], "run", [](Json& e) { e["parameters"] = 101; }); },
+       "train.load",
+       Status::fail,
+       {}},
+      {"updates without effect",
+       [](RunRecord& run) { for_events(run.jobs["train-1"], "end", [](Json& e) { e["state_hash"] = "state4"; }); },
+       "train.accumulate_update",
+       Status::fail,
+       {}},
+      {"a rank with its own loss",
+       [&](RunRecord& run) { second_rank(run, "twin-1", "step", [](Json& e) { e["loss"] = 1.0; }); },
+       "train.all_ranks",
+       Status::fail,
+       {1}},
+      {"a loss that rises",
+       [](RunRecord& run) {
+         for (const char* job : {"train-1", "twin-1"})
+           for_events(run.jobs[job], "step", [](Json& e) { e["loss"] = e["step"]; });
+       },
+       "train.loss_slope",
+       Status::fail,
+       {}},
+      {"a loss that stays",
+       [](RunRecord& run) {
+         for (const char* job : {"train-1", "twin-1"})
+           for_events(run.jobs[job], "step", [](Json& e) { e["loss"] = 2.5; });
+       },
+       "train.loss_slope",
+       Status::fail,
+       {}},
+      {"a rank that waits in its computing",
+       [&](RunRecord& run) { second_rank(run, "twin-1", "end", [](Json& e) { e["compute_seconds"] = 40.0; }); },
+       "utilization.compute_share_of_median",
+       Status::fail,
+       {1}},
+      {"cores that do something else",
+       [](RunRecord& run) {
+         for_events(run.jobs["twin-1"], "end", [](Json& e) {
+           e["compute_cpu_seconds"] = 8000.0;
+           e["compute_seconds"] = 8000.0;
+         });
+       },
+       "utilization.ceiling_fraction",
+       Status::fail,
+       {0, 1}},
+      {"no room on the disk",
+       [](RunRecord& run) { run.machine["disk"]["free_bytes"] = 10799; },
+       "machine.disk",
+       Status::fail,
+       {}},
+      {"no memory",
+       [](RunRecord& run) { run.machine["memory"]["available_bytes"] = 1999; },
+       "machine.memory",
+       Status::fail,
+       {}},
+      {"another rank is named",
+       [](RunRecord& run) { run.jobs["train-1"].launcher[2]["root_cause"]["rank"] = 0; },
+       "train.failure_named",
+       Status::fail,
+       {}},
   };
   for (const auto& row : cases) expect_case(row);
 }
@@ -158,10 +351,12 @@ TEST(Evaluation, TooLittleDeviceMemoryRejectsAndStartsNothing) {
 TEST(Evaluation, AnUnplannedKillIsIncompleteAndNamesRankAndPhase) {
   auto run = passing_run();
   auto job = empty_job("train-1", kRanks);
-  for (int rank = 0; rank < kRanks; ++rank) add_attempt(job.ranks[static_cast<std::size_t>(rank)], rank, 1, 1, 3, 4, false);
+  for (int rank = 0; rank < kRanks; ++rank)
+    add_attempt(job.ranks[static_cast<std::size_t>(rank)], rank, 1, 1, 3, 4, false);
   for_events(job, "step", [](Json& e) { e["loss"] = e["step"]; });  // it rises in the first steps
   // The other rank loses its connection: a consequence.
-  job.ranks[0].push_back(event("error", 0, 3, 1, {{"error", "communication"}, {"message", "peer closed"}, {"phase", "update"}}));
+  job.ranks[0].push_back(
+      event("error", 0, 3, 1, {{"error", "communication"}, {"message", "peer closed"}, {"phase", "update"}}));
   add_failure(job, 1, 1, 9, "backward", 3);
   run.jobs["train-1"] = job;
   run.jobs.erase("twin-1");
@@ -172,7 +367,8 @@ TEST(Evaluation, AnUnplannedKillIsIncompleteAndNamesRankAndPhase) {
                                               HasSubstr("phase backward"), HasSubstr("step 3")));
   EXPECT_THAT(failure->ranks, ElementsAre(1));
   EXPECT_THAT(failure->reason, testing::Not(HasSubstr("activations")));  // nothing says that memory was the cause
-  EXPECT_EQ(result_of(results, "train.loss_slope")->status, Status::incomplete) << "two steps of a dead job prove nothing";
+  EXPECT_EQ(result_of(results, "train.loss_slope")->status, Status::incomplete)
+      << "two steps of a dead job prove nothing";
   EXPECT_EQ(result_of(results, "memory.stage")->status, Status::skip);
   EXPECT_EQ(verdict_of(results).exit_code, 3) << summary(results);
 }
@@ -195,7 +391,8 @@ TEST(Evaluation, NumericAndMemoryErrorsRejectOthersDoNot) {
 TEST(Evaluation, ALostConnectionIsNotTheCauseWhereARankSaysWhatHappened) {
   auto run = passing_run();
   auto job = empty_job("train-1", kRanks);
-  job.ranks[1].push_back(event("error", 1, 5, 1, {{"error", "numeric"}, {"message", "loss is nan"}, {"phase", "forward"}}));
+  job.ranks[1].push_back(
+      event("error", 1, 5, 1, {{"error", "numeric"}, {"message", "loss is nan"}, {"phase", "forward"}}));
   add_failure(job, 1, 0, 0, "update", 5, "communication", "peer closed");
   run.jobs["train-1"] = job;
   run.jobs.erase("twin-1");
@@ -220,17 +417,18 @@ TEST(Evaluation, SingleSaysWhatAFailedPhaseMeans) {
     const char* message;
     const char* words;
   };
-  for (const auto& row : std::vector<Row>{
-           {"load", "memory", "out of memory", "weight dtype, the quantization and the load settings"},
-           {"backward", "memory", "out of memory", "activations or training states exceed the memory"},
-           {"forward", "internal", "\"addmm\" not implemented for 'Half'", "Operator error"},
-           {"save", "io", "no space left", "free space and permissions"},
-           {"forward", "numeric", "loss is nan", "not finite"}}) {
+  for (const auto& row :
+       std::vector<Row>{{"load", "memory", "out of memory", "weight dtype, the quantization and the load settings"},
+                        {"backward", "memory", "out of memory", "activations or training states exceed the memory"},
+                        {"forward", "internal", "\"addmm\" not implemented for 'Half'", "Operator error"},
+                        {"save", "io", "no space left", "free space and permissions"},
+                        {"forward", "numeric", "loss is nan", "not finite"}}) {
     auto run = passing_run();
     auto job = empty_job("single-1", 1);
     job.ranks[0].push_back(event("run", 0, 0, 1));
     if (std::string(row.phase) != "load") {
-      job.ranks[0].push_back(event("phase", 0, 0, 1, {{"phase", "load"}, {"seconds", 1}, {"peak_allocated_bytes", 900}}));
+      job.ranks[0].push_back(
+          event("phase", 0, 0, 1, {{"phase", "load"}, {"seconds", 1}, {"peak_allocated_bytes", 900}}));
     }
     add_failure(job, 1, 0, 0, row.phase, 1, row.kind, row.message);
     run.jobs["single-1"] = job;
@@ -277,7 +475,8 @@ TEST(Evaluation, FewerVisibleGpusThanProcessesIsAnError) {
 
 TEST(Evaluation, ACheckpointIntervalThatLeavesNothingToResumeFromIsHalved) {
   auto recipe = synthetic_recipe();
-  for (const auto& [interval, used] : std::vector<std::pair<std::int64_t, std::int64_t>>{{4, 4}, {0, 5}, {10, 5}, {99, 5}}) {
+  for (const auto& [interval, used] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{4, 4}, {0, 5}, {10, 5}, {99, 5}}) {
     recipe.checkpoint.interval = interval;
     EXPECT_EQ(checkpoint_interval_of(recipe), used);
   }

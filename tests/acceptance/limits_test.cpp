@@ -26,7 +26,8 @@ std::string mistakes_of(const std::string& text) {
 
 TEST(Limits, TheFileForCpusHasAllThatTheStagesAskFor) {
   const auto limits = load_limits("recipes/limits/cpu.yaml");
-  for (const char* name : {"collective_max_abs_error", "memory_deviation", "formula_deviation", "loss_slope", "resume_difference", "share_of_median", "ceiling_fraction"}) {
+  for (const char* name : {"collective_max_abs_error", "memory_deviation", "formula_deviation", "loss_slope",
+                           "resume_difference", "share_of_median", "ceiling_fraction"}) {
     ASSERT_NE(limits.find(name), nullptr) << name;
   }
   EXPECT_EQ(limits.find("collective_max_abs_error")->value, 1e-5);  // guide 1
@@ -35,8 +36,8 @@ TEST(Limits, TheFileForCpusHasAllThatTheStagesAskFor) {
 }
 
 TEST(Limits, KindsDecideWhatMeetsThem) {
-  const Limit at_least{LimitKind::min, 2, "", ""}, at_most{LimitKind::max, 2, "", ""}, within{LimitKind::within, 2, "", ""},
-      info{LimitKind::info, std::nullopt, "", ""};
+  const Limit at_least{LimitKind::min, 2, "", ""}, at_most{LimitKind::max, 2, "", ""},
+      within{LimitKind::within, 2, "", ""}, info{LimitKind::info, std::nullopt, "", ""};
   EXPECT_TRUE(at_least.met_by(2) && !at_least.met_by(1.999));
   EXPECT_TRUE(at_most.met_by(2) && !at_most.met_by(2.001));
   EXPECT_TRUE(within.met_by(-2) && !within.met_by(-2.1) && !within.met_by(2.1));
@@ -56,15 +57,17 @@ TEST(Limits, EveryMistakeIsToldWithItsPlace) {
       "resume_difference: {kind: max, value: 0, unit: x}\n"
       "formula_deviation: {kind: info, value: null, unit: x, source: \"\", colour: red}\n"
       "collective_max_abs_error: 3\n");
-  for (const char* part : {"x.yaml:1:1: ceiling_fractoin: is no known limit; did you mean ceiling_fraction?", "x.yaml:2:20",
-                           "x.yaml:3:41", "share_of_median.value: is missing", "resume_difference.source: is missing",
-                           "formula_deviation.source: is empty", "formula_deviation.colour", "x.yaml:7:"}) {
+  for (const char* part :
+       {"x.yaml:1:1: ceiling_fractoin: is no known limit; did you mean ceiling_fraction?", "x.yaml:2:20", "x.yaml:3:41",
+        "share_of_median.value: is missing", "resume_difference.source: is missing",
+        "formula_deviation.source: is empty", "formula_deviation.colour", "x.yaml:7:"}) {
     EXPECT_THAT(text, testing::HasSubstr(part));
   }
 }
 
 TEST(Limits, ANameGivenTwiceIsRefused) {
-  EXPECT_NE(mistakes_of("loss_slope: {kind: info, unit: x, source: y}\nloss_slope: {kind: info, unit: x, source: y}\n"), "");
+  EXPECT_NE(mistakes_of("loss_slope: {kind: info, unit: x, source: y}\nloss_slope: {kind: info, unit: x, source: y}\n"),
+            "");
 }
 
 TEST(Limits, AnInfoNeedsNoValue) { EXPECT_EQ(mistakes_of("loss_slope: {kind: info, unit: x, source: y}\n"), ""); }

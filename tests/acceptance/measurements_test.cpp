@@ -20,7 +20,9 @@ JobRecord job_of_steps(int world_size, std::int64_t num_steps, Fields fields) {
 }
 
 TEST(Throughput, TokensOfAllMicroBatchesAndRanksAreCounted) {  // fault case J04
-  const auto job = job_of_steps(2, 10, [](int, std::int64_t) { return Json{{"step_seconds", 1.0}, {"tokens", 4 * 100 * 2}}; });
+  const auto job = job_of_steps(2, 10, [](int, std::int64_t) {
+    return Json{{"step_seconds", 1.0}, {"tokens", 4 * 100 * 2}};
+  });
   EXPECT_DOUBLE_EQ(*throughput_of(job, 1).tokens_per_second, 800);
 }
 
@@ -54,7 +56,9 @@ TEST(Throughput, SlotsRealAndTrainedTokensAreThreeFigures) {  // fault case J05:
 }
 
 TEST(Throughput, AStepIsAsSlowAsItsSlowestRank) {
-  const auto job = job_of_steps(2, 6, [](int rank, std::int64_t) { return Json{{"step_seconds", rank + 1.0}, {"tokens", 10}}; });
+  const auto job = job_of_steps(2, 6, [](int rank, std::int64_t) {
+    return Json{{"step_seconds", rank + 1.0}, {"tokens", 10}};
+  });
   EXPECT_DOUBLE_EQ(*throughput_of(job, 1).step_seconds, 2.0);
 }
 
@@ -84,7 +88,9 @@ TEST(Utilization, SharesAreThoseOfTheRanksOwnThreads) {
   for (int rank = 0; rank < 2; ++rank) {
     auto& events = job.ranks[static_cast<std::size_t>(rank)];
     events.push_back(event("run", rank, 0, 1, {{"num_threads", 2}, {"model_flops_per_token", 6e6}}));
-    events.push_back(event("end", rank, 10, 1, {{"compute_seconds", 8.0}, {"compute_cpu_seconds", rank == 0 ? 15.0 : 4.0}, {"gemm_gflops", 4.0}}));
+    events.push_back(
+        event("end", rank, 10, 1,
+              {{"compute_seconds", 8.0}, {"compute_cpu_seconds", rank == 0 ? 15.0 : 4.0}, {"gemm_gflops", 4.0}}));
   }
   const auto rows = utilization_of(job, 1);
   EXPECT_DOUBLE_EQ(*rows[0].compute_share, 15.0 / 16);
@@ -104,7 +110,8 @@ TEST(Checkpoints, AreAsSlowAsTheSlowestRankAndAsLargeAsAllOfThem) {
   for (int rank = 0; rank < 2; ++rank) {
     auto& events = job.ranks[static_cast<std::size_t>(rank)];
     for (const std::int64_t step : {4, 8, 12}) {
-      events.push_back(event("checkpoint", rank, step, 1, {{"saved_step", step}, {"seconds", rank == 1 ? step / 4.0 : 0.5}, {"bytes", 100 + rank}}));
+      events.push_back(event("checkpoint", rank, step, 1,
+                             {{"saved_step", step}, {"seconds", rank == 1 ? step / 4.0 : 0.5}, {"bytes", 100 + rank}}));
     }
     events.push_back(event("checkpoint", rank, 12, 2, {{"restored", true}, {"seconds", 0.1 + rank}}));
   }

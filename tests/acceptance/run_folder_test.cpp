@@ -16,10 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-LoadedRecipe tiny(const std::vector<std::string>& overrides = {}) { return load_recipe("recipes/tiny_cpu.yaml", overrides, {}); }
+LoadedRecipe tiny(const std::vector<std::string>& overrides = {}) {
+  return load_recipe("recipes/tiny_cpu.yaml", overrides, {});
+}
 
 bool sha256sum_agrees(const fs::path& folder) {
-  return std::system(("cd '" + folder.string() + "' && sha256sum --strict --quiet -c SHA256SUMS >/dev/null 2>&1").c_str()) == 0;
+  return std::system(
+             ("cd '" + folder.string() + "' && sha256sum --strict --quiet -c SHA256SUMS >/dev/null 2>&1").c_str()) == 0;
 }
 
 TEST(RunFolder, HoldsRecipeMachineAndLimitsAndReadsBackEqual) {

@@ -38,7 +38,8 @@ TEST(Report, HasEveryFieldOfTheContractMeasured) {
   const auto report = report_of(passing_run());
   EXPECT_EQ(report["verdict"], "accepted");
   EXPECT_EQ(report["exit_code"], 0);
-  for (const char* key : {"recipe", "checks", "memory", "throughput", "loss", "utilization", "checkpoint", "started", "ended", "versions"}) {
+  for (const char* key : {"recipe", "checks", "memory", "throughput", "loss", "utilization", "checkpoint", "started",
+                          "ended", "versions"}) {
     EXPECT_TRUE(report.contains(key)) << key;
   }
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -47,12 +48,13 @@ TEST(Report, HasEveryFieldOfTheContractMeasured) {
     EXPECT_EQ(row["formula_bytes"], 1100);
     EXPECT_EQ(row["dry_run_allocated_bytes"], 1000);
     EXPECT_EQ(row["measured_allocated_bytes"], 1000);
-    for (const char* key : {"dry_run_reserved_bytes", "measured_reserved_bytes", "device_used_bytes"}) EXPECT_TRUE(row[key].is_null()) << key;
+    for (const char* key : {"dry_run_reserved_bytes", "measured_reserved_bytes", "device_used_bytes"})
+      EXPECT_TRUE(row[key].is_null()) << key;
     EXPECT_EQ(row["by_category"]["optimizer"], 500);
     EXPECT_EQ(row["by_phase"]["backward"], 1000);
   }
   const auto& speed = report["throughput"];
-  EXPECT_EQ(speed["tokens_per_second"], 128.0);        // 128 tokens in the median second
+  EXPECT_EQ(speed["tokens_per_second"], 128.0);  // 128 tokens in the median second
   EXPECT_EQ(speed["tokens_per_second_per_gpu"], 64.0);
   EXPECT_EQ(speed["trained_tokens_per_second"], 120.0);
   // Steps 4 to 10 take a second each, and three saves two seconds each.
