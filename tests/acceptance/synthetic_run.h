@@ -238,4 +238,14 @@ inline std::optional<Result> result_of(const std::vector<Result>& results, const
   return std::nullopt;
 }
 
+/// The checks that did not pass, for a message.
+inline std::string summary(const std::vector<Result>& results) {
+  std::string text;
+  for (const auto& result : results) {
+    if (result.status == Status::fail || result.status == Status::incomplete)
+      text += result.check + ": " + result.reason + "\n";
+  }
+  return text;
+}
+
 }  // namespace assay
