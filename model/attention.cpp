@@ -5,6 +5,14 @@
 
 namespace assay::ops {
 
+std::string_view name_of(AttentionKernel kernel) {
+  switch (kernel) {
+    case AttentionKernel::flash_cpu:
+      return "_scaled_dot_product_flash_attention_for_cpu";
+  }
+  return "";
+}
+
 at::Tensor causal_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   const at::Tensor query_BHLD = query.transpose(1, 2);
   const at::Tensor key_BKLD = key.transpose(1, 2);

@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
-// The differentiable pieces of the network, each as one autograd node that saves its inputs only.
+// The differentiable pieces of the network, each as one autograd node that saves its inputs, and little
+// else: a root a token for a norm, the gradient itself for the loss.
 //
 // Legend: B rows, L sequence length, T = B * L tokens, E hidden size, H query heads, K key/value heads, D head size,
 // F intermediate size, V vocabulary.
@@ -45,6 +47,9 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
 /// The attention operator that is called, chosen once from the device and the recipe.
 enum class AttentionKernel { flash_cpu };
+
+/// The operator's name in ATen.
+std::string_view name_of(AttentionKernel kernel);
 
 /// Causal attention with query [B, L, H, D], key and value [B, L, K, D], head h reading key head h / (H / K), scale
 /// 1 / sqrt(D). Returns [B, L, H * D].

@@ -48,6 +48,7 @@ class Transformer {
 
   std::vector<Unit>& units() { return units_; }
   const ModelConfig& config() const { return config_; }
+  const TransformerOptions& options() const { return options_; }
 
   /// Weighted sum of token losses, fp64 [1]; see ops::linear_cross_entropy for targets, weights and the rule on backward.
   /// input_ids int64 [B, L], targets int64 [B * L], weights fp32 [B * L].

@@ -50,6 +50,7 @@ void Communicator::reduce_scatter_in_place(const at::Tensor& tensor) {
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor) {
+  if (world_size_ == 1) return;
   reduce_scatter_in_place(tensor);
   const std::int64_t part = tensor.numel() / world_size_;
   all_gather(tensor, tensor.narrow(0, rank_ * part, part));

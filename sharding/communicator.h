@@ -48,7 +48,7 @@ class Communicator {
   /// buffer of the tensor's size while it works.
   void reduce_scatter_in_place(const at::Tensor& tensor);
 
-  /// Collective: the sum everywhere, by reduce_scatter_in_place and all_gather; same bits on all ranks.
+  /// Collective: the sum everywhere, by reduce_scatter_in_place and all_gather; same bits on all ranks. Alone it does nothing.
   void all_reduce(const at::Tensor& tensor);
 
  protected:

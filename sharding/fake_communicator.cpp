@@ -7,7 +7,6 @@ namespace {
 
 class FakeCommunicator final : public Communicator {
  public:
-  using Communicator::Communicator;
   FakeCommunicator(int rank, int world_size, const Clock& clock) : Communicator(rank, world_size, clock) {}
 
  protected:

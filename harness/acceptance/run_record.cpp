@@ -12,12 +12,6 @@
 namespace assay {
 namespace {
 
-std::string event_file(int rank) {
-  char name[32];
-  std::snprintf(name, sizeof name, "rank_%05d.jsonl", rank);
-  return name;
-}
-
 bool is_of(const Json& event, std::string_view kind, int attempt) {
   return text_in(&event, "kind") == kind && (attempt == 0 || event.value("attempt", 0) == attempt);
 }
@@ -154,7 +148,7 @@ JobRecord read_job(const std::filesystem::path& folder) {
   record.launcher = read_events(folder / "events" / "launcher.jsonl");
   const int world_size = record.job.value("world_size", 0);
   for (int rank = 0; rank < world_size; ++rank) {
-    record.ranks.push_back(read_events(folder / "events" / event_file(rank)));
+    record.ranks.push_back(read_events(rank_event_file(folder, rank)));
   }
   return record;
 }

@@ -13,6 +13,8 @@
 
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
+#include "harness/core/event.h"
+#include "harness/core/host.h"
 #include "harness/core/log.h"
 #include "harness/launch/rank_failure.h"
 #include "harness/recipe/load_recipe.h"
@@ -40,9 +42,31 @@ Job job_from_input(const World& world, std::vector<Recipe>& dry_runs) {
   return job;
 }
 
+// A group that torchrun restarted goes on in the newest folder of its recipe.
+std::string default_folder(const Job& job) {
+  const std::string prefix = job.recipe.name + "-";
+  std::string newest;
+  if (job.world.restart_count > 0 && std::filesystem::is_directory("runs")) {
+    for (const auto& entry : std::filesystem::directory_iterator("runs")) {
+      const auto name = entry.path().filename().string();
+      if (name.starts_with(prefix)) newest = std::max(newest, name);
+    }
+  }
+  return "runs/" + (newest.empty() ? prefix + utc_now_compact() : newest);
+}
+
+// What this rank recorded last in the folder, and one more.
+int next_attempt(const Job& job) {
+  int last = 0;
+  for (const auto& event : read_events(rank_event_file(job.folder, job.world.rank))) {
+    last = std::max(last, event.value("attempt", 0));
+  }
+  return last + 1;
+}
+
 // All ranks must write into one folder: rank 0 chooses it.
 std::filesystem::path agreed_folder(Job& job, const std::string& asked) {
-  std::string folder = asked.empty() ? "runs/" + job.recipe.name + "-" + utc_now_compact() : asked;
+  std::string folder = asked.empty() ? default_folder(job) : asked;
   if (job.world.world_size > 1 && asked.empty()) {
     static const SystemClock clock;
     job.communicator = make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock);
@@ -58,9 +82,9 @@ Job job_from_recipe(const World& world, const std::vector<std::string>& argument
   const auto loaded = load_recipe(arguments.front(), {arguments.begin() + 1, arguments.end()}, facts);
   Job job;
   job.world = world;
-  job.attempt = world.restart_count + 1;
   job.recipe = loaded.recipe;
   job.folder = agreed_folder(job, output);
+  job.attempt = next_attempt(job);
   if (world.rank == 0) {
     for (const auto& warning : loaded.warnings) log_warning(warning);
     log_info("events and checkpoints: " + job.folder.string());
@@ -88,7 +112,11 @@ void tell_launcher(const World& world, const Error& error) {
   failure.error_kind = name_of(error.kind());
   failure.message = error.what();
   failure.time = utc_now();
-  write_error_file(*world.error_file, failure);
+  try {
+    write_error_file(*world.error_file, failure);
+  } catch (const std::exception& problem) {
+    log_warning(problem.what());
+  }
 }
 
 int run(int argc, char** argv) {

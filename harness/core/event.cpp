@@ -2,6 +2,9 @@
 
 #include <fcntl.h>
 
+#include <array>
+#include <cstdio>
+
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
 
@@ -20,6 +23,12 @@ void EventWriter::write(std::string_view kind, std::int64_t step, const Json& fi
   event.update(fields);
   const std::string line = dump_json(event) + "\n";
   write_all(file_.get(), line.data(), line.size(), path_);
+}
+
+std::filesystem::path rank_event_file(const std::filesystem::path& job_folder, int rank) {
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "rank_%05d.jsonl", rank);
+  return job_folder / "events" / name.data();
 }
 
 std::vector<Json> read_events(const std::filesystem::path& path) {

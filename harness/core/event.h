@@ -49,6 +49,9 @@ class EventWriter {
   int attempt_;
 };
 
+/// Where a rank keeps its events: <job folder>/events/rank_00000.jsonl.
+std::filesystem::path rank_event_file(const std::filesystem::path& job_folder, int rank);
+
 /// All whole events of a file, in order; a last line cut short by a kill is left out, any other bad line throws
 /// Error{data}. A missing file is an empty list.
 std::vector<Json> read_events(const std::filesystem::path& path);

@@ -9,7 +9,7 @@
 
 // Operators that have no Meta kernel in LibTorch 2.11. Each allocates what the CPU kernel allocates, in its order: results,
 // and scratch that lives as long as the call. Sizes are read off aten/src/ATen/native/cpu/FlashAttentionKernel.cpp,
-// native/Embedding.cpp and native/TensorAdvancedIndexing.cpp; tests/memory compares whole steps with the CPU.
+// native/Embedding.cpp and native/TensorAdvancedIndexing.cpp; tests/train/dry_run_test.cpp compares whole steps with the CPU.
 
 namespace assay {
 namespace {

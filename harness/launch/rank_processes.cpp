@@ -10,6 +10,7 @@
 
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
+#include "harness/core/host.h"
 #include "harness/core/units.h"
 #include "harness/launch/rank_shim.h"
 #include "harness/launch/rendezvous.h"
@@ -23,12 +24,6 @@ FileDescriptor input_file(const std::string& bytes) {
   if (!file) throw_errno("memfd_create", "standard input of the ranks");
   write_all(file.get(), bytes.data(), bytes.size(), "standard input of the ranks");
   return file;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 /// A file of an earlier attempt must not speak for this one.

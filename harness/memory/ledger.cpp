@@ -23,7 +23,7 @@ MemoryLedger::Block MemoryLedger::allocate(std::int64_t bytes) {
   if (scope) block.category = *scope;
   if (phase_ == Phase::forward) {
     if (undecided_.empty()) first_undecided_ = block.number;
-    undecided_.push_back({block.undecided ? bytes : 0, events_.size()});
+    undecided_.push_back({block.undecided ? bytes : 0, recording_ ? events_.size() : kNoEvent});
   }
   if (block.undecided) {
     undecided_bytes_ += rounded(bytes);
@@ -79,7 +79,7 @@ void MemoryLedger::decide_undecided() {
     if (undecided_[i].bytes == 0) continue;
     survivors += rounded(undecided_[i].bytes);
     if (first_undecided_ + i < peak_number_) survivors_at_peak += rounded(undecided_[i].bytes);
-    if (recording_) events_[undecided_[i].event].category = MemoryCategory::activations;
+    if (undecided_[i].event != kNoEvent) events_[undecided_[i].event].category = MemoryCategory::activations;
   }
   at(by_category_, MemoryCategory::activations) += survivors;
   if (peak_undecided_bytes_ > 0) {

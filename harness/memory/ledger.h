@@ -72,9 +72,10 @@ class MemoryLedger {
   std::int64_t take_interval_peak();
 
  private:
+  static constexpr std::size_t kNoEvent = static_cast<std::size_t>(-1);
   struct Undecided {
-    std::int64_t bytes = 0;  ///< 0 once released
-    std::size_t event = 0;
+    std::int64_t bytes = 0;          ///< 0 once released
+    std::size_t event = kNoEvent;    ///< its place in events_
   };
   void decide_undecided();
   void note_peak();

@@ -50,7 +50,13 @@ class TrackingCpuAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
     BlockHeader header = BlockHeader::begin(bytes);
-    void* base = c10::alloc_cpu(bytes + kHeaderBytes);
+    void* base = nullptr;
+    try {
+      base = c10::alloc_cpu(bytes + kHeaderBytes);
+    } catch (const c10::Error& error) {
+      header.end();
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "the machine's memory is full: ", error.what_without_backtrace());
+    }
     new (base) BlockHeader(std::move(header));
     void* data = static_cast<char*>(base) + kHeaderBytes;
     // oneDNN asks that data and context be the same.

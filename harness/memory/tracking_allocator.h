@@ -6,8 +6,8 @@
 
 namespace assay {
 
-/// Installs allocators for the CPU and Meta devices that report to the ledger of the allocating thread. Call it first in
-/// main, before any tensor exists; later calls do nothing. A thread without a LedgerScope, or inside an UntrackedScope, is
+/// Installs allocators for the CPU and Meta devices that report to the ledger of the allocating thread. Tensors
+/// made before keep the allocator they came from; later calls do nothing. A thread without a LedgerScope, or inside an UntrackedScope, is
 /// not counted. An allocation past the ledger's capacity throws c10::OutOfMemoryError and changes nothing.
 void install_tracking_allocators();
 

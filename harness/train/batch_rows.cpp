@@ -3,20 +3,21 @@
 
 #include "checkpoint/safetensors.h"
 #include "harness/core/error.h"
+#include "harness/core/files.h"
 #include "harness/train/row_source.h"
 
 namespace assay {
 namespace {
 
-class BatchRows final : public RowSource {
+class GivenRows final : public RowSource {
  public:
-  BatchRows(const std::filesystem::path& path, std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels,
-            std::int64_t sequence_length)
-      : RowSource(sequence_length), path_(path), input_ids_(std::move(input_ids)), labels_(std::move(labels)) {}
+  GivenRows(std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels, std::int64_t sequence_length,
+            std::string name)
+      : RowSource(sequence_length), name_(std::move(name)), input_ids_(std::move(input_ids)), labels_(std::move(labels)) {}
 
   Row row(std::int64_t sample) const override {
     if (sample >= *num_samples()) {
-      throw Error(ErrorKind::data, path_.string() + " holds " + std::to_string(*num_samples()) + " rows, row " +
+      throw Error(ErrorKind::data, name_ + " holds " + std::to_string(*num_samples()) + " rows, row " +
                                        std::to_string(sample + 1) + " was asked for");
     }
     const auto begin = sample * sequence_length();
@@ -34,10 +35,16 @@ class BatchRows final : public RowSource {
     const auto largest = [](const std::vector<std::int64_t>& ids) { return *std::max_element(ids.begin(), ids.end()); };
     return std::max(largest(input_ids_), largest(labels_)) + 1;
   }
-  std::string description() const override { return path_.string() + ", " + std::to_string(*num_samples()) + " rows"; }
+  std::string identity() const override {
+    const auto bytes = [](const std::vector<std::int64_t>& ids) {
+      return std::string_view(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0]));
+    };
+    return sha256_of(sha256_of(bytes(input_ids_)) + sha256_of(bytes(labels_)));
+  }
+  std::string description() const override { return name_ + ", " + std::to_string(*num_samples()) + " rows"; }
 
  private:
-  std::filesystem::path path_;
+  std::string name_;
   std::vector<std::int64_t> input_ids_;
   std::vector<std::int64_t> labels_;
 };
@@ -89,7 +96,12 @@ std::unique_ptr<RowSource> make_batch_rows(const std::filesystem::path& path, co
   }
   check_ids(input_ids, false, path);
   check_ids(labels, true, path);
-  return std::make_unique<BatchRows>(path, std::move(input_ids), std::move(labels), shape[3]);
+  return make_given_rows(std::move(input_ids), std::move(labels), shape[3], path.string());
+}
+
+std::unique_ptr<RowSource> make_given_rows(std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels,
+                                           std::int64_t sequence_length, const std::string& description) {
+  return std::make_unique<GivenRows>(std::move(input_ids), std::move(labels), sequence_length, description);
 }
 
 }  // namespace assay

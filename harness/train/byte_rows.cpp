@@ -25,9 +25,11 @@ std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem:
       continue;
     }
     std::vector<std::filesystem::path> found;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
-      if (entry.is_regular_file() && text_extensions().count(entry.path().extension().string()) > 0) found.push_back(entry.path());
+    std::error_code code;
+    for (std::filesystem::recursive_directory_iterator entry(path, code), end; !code && entry != end; entry.increment(code)) {
+      if (entry->is_regular_file() && text_extensions().count(entry->path().extension().string()) > 0) found.push_back(entry->path());
     }
+    if (code) throw Error(ErrorKind::data, "data.path: cannot read the folder " + path.string() + ": " + code.message());
     if (found.empty()) throw Error(ErrorKind::data, "data.path: there is no text file below " + path.string());
     std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
@@ -41,6 +43,7 @@ class ByteRows final : public RowSource {
       : RowSource(sequence_length), shuffle_(shuffle), seed_(seed) {
     for (const auto& path : text_files(paths)) {
       files_.emplace_back(path);
+      names_ += path.string() + "\n";
       ends_.push_back(num_tokens() + static_cast<std::int64_t>(files_.back().bytes().size()));
     }
     num_rows_ = num_tokens() / sequence_length;
@@ -70,6 +73,14 @@ class ByteRows final : public RowSource {
   std::int64_t num_trained_tokens(std::int64_t /*sample*/) const override { return sequence_length() - 1; }
   std::optional<std::int64_t> epoch_samples() const override { return num_rows_; }
   std::int64_t vocab_size_needed() const override { return kNumBytes; }
+  std::string identity() const override {
+    constexpr std::size_t kBeginning = 1 << 20;
+    std::string facts = names_;
+    for (const auto& file : files_) {
+      facts += std::to_string(file.bytes().size()) + " " + sha256_of(file.bytes().substr(0, kBeginning)) + "\n";
+    }
+    return sha256_of(facts);
+  }
   std::string description() const override {
     return std::to_string(files_.size()) + " text files, " + std::to_string(num_tokens()) + " byte tokens, " +
            std::to_string(num_rows_) + " rows an epoch, " + std::to_string(num_tokens() % sequence_length()) +
@@ -98,6 +109,7 @@ class ByteRows final : public RowSource {
   bool shuffle_;
   std::int64_t seed_;
   std::vector<MappedFile> files_;
+  std::string names_;
   std::vector<std::int64_t> ends_;  ///< tokens before the end of each file
   std::int64_t num_rows_ = 0;
   mutable std::vector<std::int64_t> order_;

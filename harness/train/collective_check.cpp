@@ -4,6 +4,7 @@
 
 #include "harness/core/error.h"
 #include "harness/core/event.h"
+#include "harness/core/host.h"
 #include "harness/core/log.h"
 #include "harness/train/job.h"
 #include "harness/train/rank_context.h"
@@ -15,25 +16,26 @@ namespace {
 constexpr std::int64_t kSide = 1024;
 constexpr double kTolerance = 1e-5;
 
-// The guide's check: an all_reduce of 1024 x 1024 fp32 ones must equal the world size everywhere, then a barrier.
+// The guide's check: an all_reduce of 1024 x 1024 fp32 ones must equal the world size everywhere, then a barrier. Beside it
+// an all_reduce of rank + 1, whose sum is world_size (world_size + 1) / 2.
 void check_all_reduce(Communicator& communicator, const Clock& clock, RankEvents& events) {
+  const std::int64_t world_size = communicator.world_size();
   const at::Tensor ones = at::ones({kSide * kSide});
+  // Equal inputs would also sum up right if a rank got its own data back.
+  const at::Tensor ranks = at::full({kSide * kSide}, communicator.rank() + 1.0);
   const double start = clock.wall_seconds();
   communicator.all_reduce(ones);
   const double seconds = clock.wall_seconds() - start;
-  const at::Tensor error = (ones - static_cast<double>(communicator.world_size())).abs();
-  const auto num_wrong = error.gt(kTolerance).sum().item<std::int64_t>();
+  communicator.all_reduce(ranks);
+  const at::Tensor error = at::maximum((ones - static_cast<double>(world_size)).abs(),
+                                       (ranks - static_cast<double>(world_size * (world_size + 1) / 2)).abs());
+  const auto num_wrong = error.numel() - error.le(kTolerance).sum().item<std::int64_t>();
   const auto max_abs_error = error.max().item<double>();
   communicator.barrier();
-  events.write("collective", {{"operation", "all_reduce"},
-                              {"bytes", ones.nbytes()},
-                              {"elements", ones.numel()},
-                              {"num_wrong", num_wrong},
-                              {"seconds", seconds},
-                              {"max_abs_error", max_abs_error},
-                              {"device", "cpu"},
-                              {"gpu", nullptr},
-                              {"memory_bytes", nullptr}});
+  Json fields{{"operation", "all_reduce"}, {"bytes", ones.nbytes()}, {"elements", ones.numel()}, {"num_wrong", num_wrong},
+              {"seconds", seconds},        {"device", "cpu"},       {"gpu", nullptr},            {"memory_bytes", nullptr}};
+  set_number(fields, "max_abs_error", max_abs_error);
+  events.write("collective", fields);
   events.write("collective", {{"operation", "barrier"}, {"bytes", 0}, {"elements", 0}, {"num_wrong", 0}});
   log_info("rank " + std::to_string(communicator.rank()) + " of " + std::to_string(communicator.world_size()) +
            " on the CPU of " + host_name() + ": all_reduce of " + std::to_string(ones.numel()) + " ones, " +
@@ -60,7 +62,7 @@ int run_collective_check(const Job& job) {
     return exit_done;
   } catch (...) {
     const Error error = current_error();
-    events.write("error", {{"error", name_of(error.kind())}, {"message", error.what()}, {"phase", name_of(events.phase())}});
+    events.error(error);
     throw error;
   }
 }

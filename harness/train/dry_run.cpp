@@ -9,8 +9,8 @@
 namespace assay {
 
 std::shared_ptr<MemoryLedger> dry_run(const Recipe& recipe, const ModelConfig& config, int rank, int world_size,
-                                      bool enforce_capacity, std::int64_t num_steps, bool record_events) {
-  auto ledger = std::make_shared<MemoryLedger>(enforce_capacity ? recipe.device_memory_bytes.value_or(0) : 0);
+                                      std::int64_t num_steps, bool record_events) {
+  auto ledger = std::make_shared<MemoryLedger>();
   ledger->record_events(record_events);
   const LedgerScope scope(ledger);
   const ManualClock clock;

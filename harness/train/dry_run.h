@@ -13,10 +13,9 @@ namespace assay {
 inline constexpr std::int64_t kDryRunSteps = 2;
 
 /// Runs the trainer of `rank` of a world of `world_size` on tensors without memory, without data, weights or other
-/// processes, in milliseconds, and returns what it allocated. The ledger enforces the recipe's device_memory: a plan that
-/// does not fit throws c10::OutOfMemoryError if `enforce_capacity`. Changes the thread's target thread count.
+/// processes, in milliseconds, and returns what it allocated, without a capacity. Changes the thread's target thread
+/// count.
 std::shared_ptr<MemoryLedger> dry_run(const Recipe& recipe, const ModelConfig& config, int rank, int world_size,
-                                      bool enforce_capacity, std::int64_t num_steps = kDryRunSteps,
-                                      bool record_events = false);
+                                      std::int64_t num_steps = kDryRunSteps, bool record_events = false);
 
 }  // namespace assay

@@ -16,7 +16,7 @@ Json dry_run_result(const Recipe& recipe) {
   const double start = clock.wall_seconds();
   const ModelConfig config = load_model_config(recipe.model.path, recipe.model.config);
   const int world_size = static_cast<int>(recipe.parallel.nproc_per_node);
-  const auto ledger = dry_run(recipe, config, 0, world_size, /*enforce_capacity=*/false);
+  const auto ledger = dry_run(recipe, config, 0, world_size);
   return {{"parameters", config.num_parameters()},
           {"trainable_parameters", config.num_parameters()},
           {"world_size", world_size},

@@ -1,10 +1,8 @@
 #include "harness/train/rank_context.h"
 
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -31,6 +29,11 @@ at::Tensor bytes_tensor(const std::string& text, std::size_t size) {
 
 std::unique_ptr<Communicator> make_communicator(const World& world, double timeout_seconds, const Clock& clock) {
   if (world.world_size == 1) return make_fake_communicator(0, 1, clock);
+  if (world.local_world_size != world.world_size) {
+    throw Error(ErrorKind::usage, "the job has " + std::to_string(world.world_size) + " ranks, " +
+                                      std::to_string(world.local_world_size) +
+                                      " of them on this node; this version runs on one node");
+  }
   Rendezvous rendezvous;
   rendezvous.host = world.master_addr;
   rendezvous.port = world.master_port;
@@ -99,12 +102,6 @@ Error current_error() {
   } catch (const std::exception& error) {
     return {ErrorKind::internal, first_line(error.what())};
   }
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 }  // namespace assay

@@ -37,9 +37,6 @@ void catch_stop_signals();
 /// that training is compared with. About 50 ms.
 double measure_gemm_gflops(const Clock& clock);
 
-/// Name of this machine.
-std::string host_name();
-
 /// The exception being handled as an Error: out of device memory is `memory`, what else LibTorch throws is `internal` and
 /// named as an operator's failure.
 Error current_error();

@@ -1,9 +1,9 @@
 #include "harness/train/rank_events.h"
 
-#include <cstdio>
 #include <cstdlib>
 
 #include "harness/core/files.h"
+#include "harness/core/log.h"
 #include "harness/memory/ledger_json.h"
 
 namespace assay {
@@ -11,9 +11,7 @@ namespace {
 
 std::filesystem::path event_file(const Job& job) {
   make_folders(job.folder / "events");
-  std::array<char, 32> name{};
-  std::snprintf(name.data(), name.size(), "rank_%05d.jsonl", job.world.rank);
-  return job.folder / "events" / name.data();
+  return rank_event_file(job.folder, job.world.rank);
 }
 
 }  // namespace
@@ -28,7 +26,7 @@ RankEvents::RankEvents(const Job& job, const Clock& clock, const MemoryLedger& l
   if (heartbeat_) heartbeat_->beat(0, Phase::load);
 }
 
-void RankEvents::write(std::string_view kind, const Json& fields) { writer_.write(kind, current_step_, fields); }
+void RankEvents::write(std::string_view kind, const Json& fields) { writer_.write(kind, step_, fields); }
 
 Json RankEvents::phase_fields(Phase phase) const {
   const auto index = static_cast<std::size_t>(phase);
@@ -47,14 +45,22 @@ void RankEvents::end_phase() {
   write("phase", phase_fields(phase_));
 }
 
-void RankEvents::enter(Phase phase) {
+void RankEvents::enter(Phase phase, std::int64_t step) {
   if (phase != phase_) end_phase();
   phase_ = phase;
-  if (heartbeat_) heartbeat_->beat(current_step_ + 1, phase);
+  step_ = step;
+  if (heartbeat_) heartbeat_->beat(step, phase);
 }
 
-void RankEvents::step(const StepRecord& record) {
-  current_step_ = record.step;
+void RankEvents::error(const Error& error) noexcept {
+  try {
+    write("error", {{"error", name_of(error.kind())}, {"message", error.what()}, {"phase", name_of(phase_)}});
+  } catch (const std::exception& failure) {
+    log_warning(std::string("the error could not be written into the events: ") + failure.what());
+  }
+}
+
+void RankEvents::step(const StepRecord& record, double save_seconds) {
   compute_seconds += record.compute_seconds;
   compute_cpu_seconds += record.compute_cpu_seconds;
   Json fields{{"learning_rate", record.learning_rate},
@@ -76,7 +82,6 @@ void RankEvents::step(const StepRecord& record) {
   set_number(fields, "loss", record.loss);
   set_number(fields, "grad_norm", record.grad_norm);
   write("step", fields);
-  save_seconds = 0;
 }
 
 void RankEvents::finish_phases() {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "harness/core/clock.h"
+#include "harness/core/error.h"
 #include "harness/core/event.h"
 #include "harness/core/heartbeat.h"
 #include "harness/memory/ledger.h"
@@ -22,16 +23,19 @@ class RankEvents {
 
   void write(std::string_view kind, const Json& fields);
 
-  /// A phase begins: beats, and when a phase ends for the first time writes its event.
-  void enter(Phase phase);
+  /// A phase of this step begins (0 before the first): beats, and when a phase ends for the first time writes its event.
+  void enter(Phase phase, std::int64_t step);
   Phase phase() const { return phase_; }
 
-  void step(const StepRecord& record);
+  /// `save_seconds`: of the save that followed the step.
+  void step(const StepRecord& record, double save_seconds);
+
+  /// Writes the error event. Never throws: what went wrong must not be hidden by a disk that is full.
+  void error(const Error& error) noexcept;
 
   /// The last phase ends too; writes all phases with their whole seconds, and the memory event.
   void finish_phases();
 
-  double save_seconds = 0;          ///< of the step being recorded
   double compute_seconds = 0;       ///< of all steps of this attempt
   double compute_cpu_seconds = 0;
 
@@ -43,7 +47,7 @@ class RankEvents {
   const MemoryLedger& ledger_;
   EventWriter writer_;
   std::unique_ptr<Heartbeat> heartbeat_;
-  std::int64_t current_step_ = 0;
+  std::int64_t step_ = 0;
   Phase phase_ = Phase::load;
   double phase_start_;
   std::array<double, kPhaseNames.size()> phase_seconds_{};

@@ -6,12 +6,15 @@
 #include <cstdio>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "checkpoint/checkpointer.h"
 #include "harness/core/error.h"
+#include "harness/core/host.h"
 #include "harness/core/log.h"
 #include "harness/core/units.h"
 #include "harness/memory/tracking_allocator.h"
+#include "harness/recipe/enum_names.h"
 #include "harness/recipe/recipe_json.h"
 #include "harness/train/job.h"
 #include "harness/train/load_model.h"
@@ -25,9 +28,11 @@ namespace {
 
 Json versions() { return {{"assay", ASSAY_VERSION}, {"libtorch", TORCH_VERSION}}; }
 
-Json state_of(const Progress& progress) {
-  return {{"step", progress.step}, {"samples", progress.samples}, {"skipped_steps", progress.skipped_steps}};
+Json state_of(const Progress& progress, const std::string& data) {
+  return {{"step", progress.step}, {"samples", progress.samples}, {"skipped_steps", progress.skipped_steps}, {"data", data}};
 }
+
+std::string name_of_dtype(at::ScalarType dtype) { return dtype == at::kFloat ? "fp32" : at::toString(dtype); }
 
 Progress progress_from(const Json& state) {
   return {state.at("step").get<std::int64_t>(), state.at("samples").get<std::int64_t>(),
@@ -52,7 +57,7 @@ class RankProcess {
         events_(events),
         config_(load_model_config(job.recipe.model.path, job.recipe.model.config)),
         rows_(make_row_source(job.recipe, job.world.world_size, config_.vocab_size)),
-        eval_rows_(make_eval_source(job.recipe)),
+        eval_rows_(make_eval_source(job.recipe, config_.vocab_size)),
         device_(make_cpu_device(static_cast<int>(job.recipe.train.num_threads))),
         communicator_(job.communicator ? job.communicator
                                        : make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock_)),
@@ -63,12 +68,14 @@ class RankProcess {
 
  private:
   void load();
+  void check_data_is_equal();
   void restore();
+  bool may_change(const std::string& key) const;
   void check_recipe(const Manifest& manifest) const;
   void write_run_event();
   void record(const StepRecord& record);
   void evaluate(std::int64_t step);
-  void save(std::int64_t step, bool last);
+  void save(const StepRecord& step);
   void finish(int stop_signal, double gemm_gflops);
   bool leads() const { return job_.world.rank == 0; }
 
@@ -85,14 +92,14 @@ class RankProcess {
   Checkpointer checkpointer_;
   std::unique_ptr<Trainer> trainer_;
   Json resumed_from_;
-  std::int64_t last_saved_step_ = -1;
+  double save_seconds_ = 0;  ///< of the step being recorded
 };
 
 void RankProcess::load() {
   trainer_ = std::make_unique<Trainer>(
       job_.recipe, config_,
-      TrainerParts{*device_, *communicator_, clock_, ledger_, *rows_, [this](Phase phase) { events_.enter(phase); }});
-  trainer_->enter(Phase::load);
+      TrainerParts{*device_, *communicator_, clock_, ledger_, *rows_, [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }});
+  check_data_is_equal();
   if (job_.recipe.model.init == ModelInit::load) {
     load_model_weights(trainer_->model(), job_.recipe.model.path);
   } else {
@@ -100,15 +107,25 @@ void RankProcess::load() {
   }
 }
 
+void RankProcess::check_data_is_equal() {
+  const auto identities = group_.all_gather(rows_->identity());
+  for (std::size_t rank = 0; rank < identities.size(); ++rank) {
+    if (identities[rank] != identities[0]) {
+      throw Error(ErrorKind::data, "rank " + std::to_string(rank) + " and rank 0 read different data: " + rows_->description());
+    }
+  }
+}
+
+bool RankProcess::may_change(const std::string& key) const {
+  const auto allowed = job_.options.value("allow_change", std::vector<std::string>());
+  return std::find(allowed.begin(), allowed.end(), key) != allowed.end();
+}
+
 void RankProcess::check_recipe(const Manifest& manifest) const {
   std::string refused;
   for (const auto& difference : recipe_differences(recipe_from_json(manifest.run.recipe), job_.recipe)) {
     const bool ungoverned = difference.key.rfind("accept.", 0) == 0 || difference.key.rfind("plan.", 0) == 0;
-    const auto allowed = job_.options.value("allow_change", std::vector<std::string>());
-    if (ungoverned || harmless_changes().count(difference.key) > 0 ||
-        std::find(allowed.begin(), allowed.end(), difference.key) != allowed.end()) {
-      continue;
-    }
+    if (ungoverned || harmless_changes().count(difference.key) > 0 || may_change(difference.key)) continue;
     refused += "\n  " + difference.key + ": " + difference.left + " in the checkpoint, " + difference.right + " now";
   }
   if (!refused.empty()) {
@@ -120,17 +137,20 @@ void RankProcess::restore() {
   if (job_.recipe.resume == "never") return;
   trainer_->enter(Phase::restore);
   const auto tensors = trainer_->state_tensors();
-  std::optional<RestoreResult> restored;
-  if (job_.recipe.resume == "auto") {
-    restored = checkpointer_.restore_newest(destinations_of(tensors));
-  } else {
+  // A checkpoint of this run itself is newer than the one it started from.
+  auto restored = checkpointer_.restore_newest(destinations_of(tensors));
+  if (!restored && job_.recipe.resume != "auto") {
     restored = checkpointer_.restore(job_.recipe.resume, destinations_of(tensors));
   }
   if (!restored) return;
   check_recipe(restored->manifest);
+  if (restored->rank_state.at("data").get<std::string>() != rows_->identity() && !may_change("data.path")) {
+    throw Error(ErrorKind::data, "the data is not what it was when " + restored->path.string() +
+                                     " was saved (files were added, removed or changed): " + rows_->description() +
+                                     "; give --allow-change data.path to go on with it");
+  }
   trainer_->finish_restore(progress_from(restored->rank_state));
   resumed_from_ = restored->path.string();
-  last_saved_step_ = restored->step;
   Json skipped = Json::array();
   for (const auto& damaged : restored->skipped) {
     skipped.push_back({{"path", damaged.path.string()}, {"reason", damaged.reason}});
@@ -146,7 +166,16 @@ void RankProcess::restore() {
 }
 
 void RankProcess::write_run_event() {
-  const std::int64_t parameters = config_.num_parameters();
+  std::int64_t parameters = 0;
+  std::int64_t trainable = 0;
+  const at::ScalarType dtype = trainer_->model().units().front().parameters.front().value.scalar_type();
+  for (const auto& unit : trainer_->model().units()) {
+    for (const auto& parameter : unit.parameters) {
+      ASSAY_CHECK(parameter.value.scalar_type() == dtype);
+      parameters += parameter.value.numel();
+      trainable += parameter.value.requires_grad() ? parameter.value.numel() : 0;
+    }
+  }
   events_.write("run", {{"job", job_.kind},
                         {"pid", ::getpid()},
                         {"host", host_name()},
@@ -155,8 +184,8 @@ void RankProcess::write_run_event() {
                         {"backend", job_.world.world_size > 1 ? "gloo" : "none"},
                         {"num_threads", job_.recipe.train.num_threads},
                         {"parameters", parameters},
-                        {"trainable_parameters", parameters},
-                        {"param_dtype", "fp32"},
+                        {"trainable_parameters", trainable},
+                        {"param_dtype", name_of_dtype(dtype)},
                         {"model_flops_per_token", config_.model_flops_per_token(job_.recipe.data.sequence_length)},
                         {"flops_convention", kFlopsConvention},
                         {"versions", versions()},
@@ -166,12 +195,12 @@ void RankProcess::write_run_event() {
                         {"data", rows_->description()},
                         {"notes", config_.notes}});
   events_.write("option", {{"name", "model.attention"},
-                           {"asked", "flash"},
-                           {"used", "_scaled_dot_product_flash_attention_for_cpu"}});
+                           {"asked", name_of(job_.recipe.model.attention)},
+                           {"used", ops::name_of(trainer_->model().options().attention)}});
 }
 
 void RankProcess::record(const StepRecord& record) {
-  events_.step(record);
+  events_.step(record, std::exchange(save_seconds_, 0));
   if (!leads()) return;
   std::array<char, 160> line{};
   std::snprintf(line.data(), line.size(), "step %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s",
@@ -190,26 +219,27 @@ void RankProcess::evaluate(std::int64_t step) {
   if (leads()) log_info("evaluation after step " + std::to_string(step) + ": loss " + format_number(record.loss));
 }
 
-void RankProcess::save(std::int64_t step, bool last) {
+void RankProcess::save(const StepRecord& record) {
   const auto& options = job_.recipe.checkpoint;
+  const std::int64_t step = record.step;
   const bool due = options.interval > 0 && step % options.interval == 0;
-  const bool at_end = last && options.save_at_end;
-  if (!(due || at_end) || step == last_saved_step_) return;
+  const bool at_end = options.save_at_end && step == job_.recipe.train.max_steps;
+  const bool stopped = record.stop_signal != 0;
+  if (!(due || at_end || stopped)) return;
   const double start = clock_.wall_seconds();
   trainer_->enter(Phase::save);
   const auto tensors = trainer_->state_tensors();
-  const auto result = checkpointer_.save(step, bytes_of(tensors), state_of(trainer_->progress()),
+  const auto result = checkpointer_.save(step, bytes_of(tensors), state_of(trainer_->progress(), rows_->identity()),
                                          {recipe_to_json(job_.recipe), recipe_hash(job_.recipe), versions()});
-  last_saved_step_ = step;
   std::size_t own_bytes = 0;
   for (const auto& tensor : tensors) own_bytes += tensor.tensor.nbytes();
   trainer_->enter(Phase::update);
-  events_.save_seconds += clock_.wall_seconds() - start;
+  save_seconds_ += clock_.wall_seconds() - start;
   events_.write("checkpoint", {{"path", result.path.string()},
                                {"seconds", result.seconds},
                                {"bytes", own_bytes},
                                {"saved_step", step},
-                               {"reason", due ? "interval" : (received_stop_signal() != 0 ? "signal" : "end")}});
+                               {"reason", due ? "interval" : (stopped ? "signal" : "end")}});
 }
 
 void RankProcess::finish(int stop_signal, double gemm_gflops) {
@@ -237,7 +267,7 @@ int RankProcess::run() {
   LoopFeatures features;
   features.stop_signal = received_stop_signal;
   features.evaluate = [this](std::int64_t step) { evaluate(step); };
-  features.save = [this](std::int64_t step, bool last) { save(step, last); };
+  features.save = [this](const StepRecord& step) { save(step); };
   features.record = [this](const StepRecord& step) { record(step); };
   const int stop_signal = run_training_loop(*trainer_, job_.recipe.train.max_steps, features);
   communicator_->barrier();
@@ -259,7 +289,7 @@ int run_train(const Job& job) {
     return process.run();
   } catch (...) {
     const Error error = current_error();
-    events.write("error", {{"error", name_of(error.kind())}, {"message", error.what()}, {"phase", name_of(events.phase())}});
+    events.error(error);
     throw error;
   }
 }

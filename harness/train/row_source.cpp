@@ -23,12 +23,19 @@ class SyntheticRows final : public RowSource {
   }
   std::int64_t num_trained_tokens(std::int64_t /*sample*/) const override { return sequence_length() - 1; }
   std::int64_t vocab_size_needed() const override { return vocab_size_; }
+  std::string identity() const override { return description() + " from seed " + std::to_string(seed_); }
   std::string description() const override { return "synthetic tokens below " + std::to_string(vocab_size_); }
 
  private:
   std::int64_t vocab_size_;
   std::int64_t seed_;
 };
+
+void check_vocabulary(const RowSource& source, std::int64_t vocab_size) {
+  if (source.vocab_size_needed() <= vocab_size) return;
+  throw Error(ErrorKind::data, source.description() + " needs a vocabulary of " + std::to_string(source.vocab_size_needed()) +
+                                   ", the model's vocab_size is " + std::to_string(vocab_size));
+}
 
 std::vector<std::filesystem::path> data_files(const std::vector<DataPath>& paths) {
   std::vector<std::filesystem::path> files;
@@ -61,16 +68,18 @@ std::unique_ptr<RowSource> make_row_source(const Recipe& recipe, int world_size,
   } else {
     source = make_byte_rows(data_files(recipe.data.path), recipe.data.sequence_length, recipe.data.shuffle, recipe.seed);
   }
-  if (source->vocab_size_needed() > vocab_size) {
-    throw Error(ErrorKind::data, source->description() + " needs a vocabulary of " + std::to_string(source->vocab_size_needed()) +
-                                     ", the model's vocab_size is " + std::to_string(vocab_size));
-  }
+  check_vocabulary(*source, vocab_size);
   return source;
 }
 
-std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe) {
+std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe, std::int64_t vocab_size) {
   if (!recipe.data.eval_path) return nullptr;
-  return make_byte_rows({*recipe.data.eval_path}, recipe.data.sequence_length, /*shuffle=*/false, recipe.seed);
+  if (recipe.data.format != DataFormat::text) {
+    throw Error(ErrorKind::recipe, "data.eval_path " + *recipe.data.eval_path + " is read as text, so data.format must be text");
+  }
+  auto source = make_byte_rows({*recipe.data.eval_path}, recipe.data.sequence_length, /*shuffle=*/false, recipe.seed);
+  check_vocabulary(*source, vocab_size);
+  return source;
 }
 
 }  // namespace assay

@@ -44,6 +44,9 @@ class RowSource {
   /// One past the largest token id that can occur.
   virtual std::int64_t vocab_size_needed() const = 0;
 
+  /// Equal for equal data: names, sizes and beginnings of the files. Ranks and a resumed job compare it.
+  virtual std::string identity() const = 0;
+
   /// In one line for the log: where the data comes from and how much there is.
   virtual std::string description() const = 0;
 
@@ -58,8 +61,9 @@ class RowSource {
 /// shape (batches: [step, micro-step, row, length] must fit the recipe and world size), or hold too few steps.
 std::unique_ptr<RowSource> make_row_source(const Recipe& recipe, int world_size, std::int64_t vocab_size);
 
-/// Held-out text from data.eval_path, in file order. Null if the recipe names none.
-std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe);
+/// Held-out text from data.eval_path, in file order. Null if the recipe names none. Throws Error{recipe} unless the
+/// training data is text too, Error{data} as make_row_source.
+std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe, std::int64_t vocab_size);
 
 /// Uniformly random tokens from the seed and the sample number.
 std::unique_ptr<RowSource> make_synthetic_rows(std::int64_t sequence_length, std::int64_t vocab_size, std::int64_t seed);
@@ -71,6 +75,10 @@ std::unique_ptr<RowSource> make_byte_rows(const std::vector<std::filesystem::pat
 
 /// Another program's run: safetensors with input_ids and labels int64 [step, micro-step, row, length], in that order.
 std::unique_ptr<RowSource> make_batch_rows(const std::filesystem::path& path, const Recipe& recipe, int world_size);
+
+/// Rows that are already in memory, one after the other in two lists of the same length.
+std::unique_ptr<RowSource> make_given_rows(std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels,
+                                           std::int64_t sequence_length, const std::string& description);
 
 /// Order of `count` rows in one epoch: a permutation that depends on seed and epoch alone (Fisher-Yates over SplitMix64).
 std::vector<std::int64_t> epoch_order(std::int64_t count, std::int64_t seed, std::int64_t epoch);

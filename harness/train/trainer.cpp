@@ -39,7 +39,7 @@ struct Trainer::Summary {
   double loss = 0;
   double grad_norm = 0;
   int stop_signal = 0;
-  int first_bad_rank = -1;  ///< whose loss or gradient is not finite
+  int first_bad_loss = -1;  ///< first rank whose own loss is not finite
 };
 
 Trainer::Trainer(const Recipe& recipe, const ModelConfig& config, TrainerParts parts)
@@ -65,7 +65,7 @@ Trainer::Trainer(const Recipe& recipe, const ModelConfig& config, TrainerParts p
 
 void Trainer::enter(Phase phase) {
   parts_.ledger.set_phase(phase);
-  if (parts_.on_phase) parts_.on_phase(phase);
+  if (parts_.on_phase) parts_.on_phase(phase, step_in_work_);
 }
 
 void Trainer::initialize_parameters() {
@@ -101,11 +101,6 @@ void Trainer::accumulate_gradients(const StepBatch& batch, const at::Tensor& los
   }
 }
 
-void Trainer::reduce_gradients() {
-  if (recipe_.parallel.strategy != StrategyName::ddp) return;
-  for (const auto& unit : units_) parts_.communicator.all_reduce(unit->gradients());
-}
-
 Trainer::Summary Trainer::exchange_summary(const at::Tensor& loss, int stop_signal) {
   const MemoryScope scope(MemoryCategory::communication);
   std::vector<at::Tensor> fields{loss, parts_.device.upload(std::vector<double>{static_cast<double>(stop_signal)})};
@@ -122,7 +117,7 @@ Trainer::Summary Trainer::exchange_summary(const at::Tensor& loss, int stop_sign
     const double* fields_of_rank = values.data() + static_cast<std::size_t>(rank) * fields.size();
     double rank_squares = 0;
     for (std::size_t i = num_fixed; i < fields.size(); ++i) rank_squares += fields_of_rank[i];
-    if (summary.first_bad_rank < 0 && !std::isfinite(fields_of_rank[0] + rank_squares)) summary.first_bad_rank = rank;
+    if (summary.first_bad_loss < 0 && !std::isfinite(fields_of_rank[0])) summary.first_bad_loss = rank;
     summary.loss += fields_of_rank[0];
     summary.stop_signal = std::max(summary.stop_signal, static_cast<int>(fields_of_rank[1]));
     sum_of_all_squares += rank_squares;
@@ -141,12 +136,23 @@ void Trainer::update(const Summary& summary, StepRecord& record) {
   });
 }
 
-StepRecord Trainer::step(int stop_signal) {
+void Trainer::fail_not_finite(const Summary& summary, std::int64_t step) const {
+  // After the reduction a bad gradient is everybody's; the loss is still each rank's own.
+  const std::string where = summary.first_bad_loss >= 0 ? "loss is not finite on rank " + std::to_string(summary.first_bad_loss)
+                            : batch_shape_.world_size == 1 ? "gradient is not finite on rank 0"
+                                                           : "gradient is not finite on some rank, each rank's own loss is";
+  throw Error(ErrorKind::numeric, where + " in step " + std::to_string(step) + " (loss " + std::to_string(summary.loss) +
+                                      ", gradient norm " + std::to_string(summary.grad_norm) +
+                                      "); lower optimizer.learning_rate or look at the data");
+}
+
+StepRecord Trainer::step(const std::function<int()>& stop_signal) {
   const double start = parts_.clock.wall_seconds();
   const double start_cpu = parts_.clock.cpu_seconds();
   const double start_communication = parts_.communicator.totals().seconds;
   StepRecord record;
   record.step = progress_.step + 1;
+  step_in_work_ = record.step;
   record.learning_rate =
       learning_rate_at(recipe_.schedule, recipe_.optimizer.learning_rate, record.step, recipe_.train.max_steps);
 
@@ -161,17 +167,12 @@ StepRecord Trainer::step(int stop_signal) {
   batch.micro_batches.clear();
 
   enter(Phase::accumulate);
-  reduce_gradients();
-  const Summary summary = exchange_summary(loss, stop_signal);
+  for (const auto& unit : units_) parts_.communicator.all_reduce(unit->gradients());
+  const Summary summary = exchange_summary(loss, stop_signal ? stop_signal() : 0);
   record.loss = summary.loss;
   record.grad_norm = summary.grad_norm;
   record.stop_signal = summary.stop_signal;
-  if (summary.first_bad_rank >= 0) {
-    throw Error(ErrorKind::numeric, "loss or gradient is not finite on rank " + std::to_string(summary.first_bad_rank) +
-                                        " in step " + std::to_string(record.step) + " (loss " +
-                                        std::to_string(summary.loss) + ", gradient norm " +
-                                        std::to_string(summary.grad_norm) + "); lower optimizer.learning_rate or look at the data");
-  }
+  if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) fail_not_finite(summary, record.step);
 
   enter(Phase::update);
   record.skipped = batch.loss_tokens == 0;
@@ -235,6 +236,7 @@ void Trainer::finish_restore(const Progress& progress) {
     }
   }
   progress_ = progress;
+  step_in_work_ = progress.step;
   optimizer_->set_num_steps(progress.step - progress.skipped_steps);
 }
 

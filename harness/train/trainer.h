@@ -30,7 +30,9 @@ struct TrainerParts {
   const Clock& clock;
   MemoryLedger& ledger;
   const RowSource& rows;
-  std::function<void(Phase)> on_phase;  ///< told of every change of phase; may be empty
+  /// Told of every change of phase and the step in work (0 before the first; a step keeps its number while it is evaluated
+  /// and saved). May be empty.
+  std::function<void(Phase, std::int64_t step)> on_phase;
 };
 
 /// One optimizer step as the step event has it.
@@ -79,15 +81,16 @@ struct StateTensor {
 /// in one order, on the device; the same object runs on the CPU and as a dry run.
 class Trainer {
  public:
-  /// Allocates parameters, gradients and moments; parameters are zero until initialize() or a load.
+  /// Allocates parameters, gradients and moments; parameters are zero until initialize_parameters() or a load.
   Trainer(const Recipe& recipe, const ModelConfig& config, TrainerParts parts);
 
   /// Sets the parameters as transformers initializes them, from the recipe's seed: equal on all ranks.
   void initialize_parameters();
 
-  /// Collective: one optimizer step. `stop_signal` 0 or a signal this process received. Throws Error{numeric} on all ranks,
-  /// naming rank and step, if a loss or gradient is not finite; then nothing has been updated.
-  StepRecord step(int stop_signal);
+  /// Collective: one optimizer step. `stop_signal` (may be empty) gives 0 or a signal this process received; it is asked as
+  /// late as the ranks can still agree. Throws Error{numeric} on all ranks, naming step and rank, if a loss or gradient is
+  /// not finite; then nothing has been updated.
+  StepRecord step(const std::function<int()>& stop_signal = {});
 
   /// Collective: loss over all samples of `rows` (at most kMostEvalMicroSteps micro-steps), without gradients; leaves the
   /// training state as it was.
@@ -108,15 +111,14 @@ class Trainer {
 
   Transformer& model() { return model_; }
   const Progress& progress() const { return progress_; }
-  TrainerParts& parts() { return parts_; }
 
   static constexpr std::int64_t kMostEvalMicroSteps = 8;
 
  private:
   struct Summary;
   void accumulate_gradients(const StepBatch& batch, const at::Tensor& loss, StepRecord& record);
-  void reduce_gradients();
   Summary exchange_summary(const at::Tensor& loss, int stop_signal);
+  [[noreturn]] void fail_not_finite(const Summary& summary, std::int64_t step) const;
   void update(const Summary& summary, StepRecord& record);
   template <class Work>
   void timed(double& seconds, double& cpu_seconds, Work work);
@@ -127,9 +129,10 @@ class Trainer {
   Transformer model_;
   std::vector<std::unique_ptr<FlatUnit>> units_;
   std::unique_ptr<ShardedAdamW> optimizer_;
-  at::Generator generator_;   ///< this rank's own random stream
+  at::Generator generator_;   ///< this rank's own random stream; kept and saved for what draws from it (dropout)
   at::Tensor random_state_;   ///< its state as bytes, while a checkpoint is written or read
   Progress progress_;
+  std::int64_t step_in_work_ = 0;
 };
 
 }  // namespace assay

@@ -81,29 +81,6 @@ class Reference {
   SafetensorsFile file_;
 };
 
-class GivenRows final : public RowSource {
- public:
-  GivenRows(std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels, std::int64_t length)
-      : RowSource(length), input_ids_(std::move(input_ids)), labels_(std::move(labels)) {}
-  Row row(std::int64_t sample) const override {
-    const auto begin = sample * sequence_length();
-    const auto end = begin + sequence_length();
-    return {{input_ids_.begin() + begin, input_ids_.begin() + end}, {labels_.begin() + begin, labels_.begin() + end}};
-  }
-  std::int64_t num_trained_tokens(std::int64_t sample) const override {
-    const auto labels = row(sample).labels;
-    std::int64_t count = 0;
-    for (std::size_t t = 1; t < labels.size(); ++t) count += labels[t] == kIgnoredLabel ? 0 : 1;
-    return count;
-  }
-  std::int64_t vocab_size_needed() const override { return 0; }
-  std::string description() const override { return "reference"; }
-
- private:
-  std::vector<std::int64_t> input_ids_;
-  std::vector<std::int64_t> labels_;
-};
-
 class Verification {
  public:
   Verification(const Job& job, const Tolerances& tolerances)
@@ -116,7 +93,7 @@ class Verification {
     if (labels_shape != shape_) throw Error(ErrorKind::data, reference_.path().string() + ": input_ids and labels differ in shape");
     for (const auto id : input_ids) check_id(id, "input_ids", false);
     for (const auto id : labels) check_id(id, "labels", true);
-    rows_ = std::make_unique<GivenRows>(std::move(input_ids), std::move(labels), shape_[1]);
+    rows_ = make_given_rows(std::move(input_ids), std::move(labels), shape_[1], reference_.path().string());
     model_ = std::make_unique<Transformer>(config_, TransformerOptions{ops::AttentionKernel::flash_cpu, shape_[1], 1024}, *device_);
     for (auto& unit : model_->units()) {
       for (auto& parameter : unit.parameters) parameter.value = at::empty(parameter.shape);
@@ -201,7 +178,7 @@ class Verification {
   std::unique_ptr<Device> device_;
   ModelConfig config_;
   std::vector<std::int64_t> shape_;
-  std::unique_ptr<GivenRows> rows_;
+  std::unique_ptr<RowSource> rows_;
   std::unique_ptr<Transformer> model_;
   Json result_{{"equal_within", false}, {"tensors", Json::array()}};
   bool equal_ = true;

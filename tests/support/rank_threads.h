@@ -5,10 +5,12 @@
 #include <thread>
 #include <vector>
 
+#include "harness/core/error.h"
+
 namespace assay {
 
-/// Runs `body(rank)` on one thread a rank, joins all, and rethrows the first error. For collectives: the communicator's
-/// time-out ends a rank whose peer has failed.
+/// Runs `body(rank)` on one thread a rank, joins all, and rethrows the first error that is not one of communication (that of
+/// a rank whose peer has failed; the communicator's time-out ends it), or else the first.
 inline void run_ranks(int world_size, const std::function<void(int)>& body) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
@@ -22,9 +24,18 @@ inline void run_ranks(int world_size, const std::function<void(int)>& body) {
     });
   }
   for (auto& thread : threads) thread.join();
+  std::exception_ptr first;
   for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
+    if (!error) continue;
+    if (!first) first = error;
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& known) {
+      if (known.kind() == ErrorKind::communication) continue;
+      throw;
+    }
   }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace assay

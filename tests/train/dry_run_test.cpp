@@ -6,6 +6,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "harness/launch/rendezvous.h"
 #include "tests/support/trainer_run.h"
 
 namespace assay {
@@ -80,14 +81,13 @@ TEST_P(DryRunEqualsRun, InEveryAllocationEventOfThreeSteps) {
   const Recipe recipe = recipe_of(c);
   const ModelConfig config = config_of(c);
   install_tracking_allocators();
-  static int port = 21000 + static_cast<int>(::getpid() % 20000);
   std::mutex mutex;
   run_trainers(
-      recipe, config, c.world_size, ++port,
+      recipe, config, c.world_size, find_free_port(),
       [&](TestRank rank) {
-        for (int step = 0; step < 3; ++step) rank.trainer.step(0);
+        for (int step = 0; step < 3; ++step) rank.trainer.step();
         const std::lock_guard lock(mutex);
-        const auto dry = dry_run(recipe, config, rank.rank, c.world_size, false, 3, true);
+        const auto dry = dry_run(recipe, config, rank.rank, c.world_size, 3, true);
         EXPECT_TRUE(dry->events() == rank.ledger.events()) << first_difference(dry->events(), rank.ledger.events());
         EXPECT_EQ(dry->peak_bytes(), rank.ledger.peak_bytes());
         EXPECT_EQ(dry->peak_by_category(), rank.ledger.peak_by_category());

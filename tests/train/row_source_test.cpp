@@ -1,11 +1,14 @@
 #include "harness/train/row_source.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <set>
 
+#include "checkpoint/safetensors.h"
 #include "harness/core/error.h"
 #include "tests/support/temporary_folder.h"
 
@@ -92,18 +95,35 @@ TEST(BatchRows, KeepTheOrderOfStepMicroStepAndRow) {
   std::int64_t trained = 0;
   for (std::int64_t sample = 0; sample < 8; ++sample) trained += rows->num_trained_tokens(sample);
   EXPECT_EQ(trained, 104);  // counted_tokens of step 0 in steps.json
+  const SafetensorsFile file(path);
+  const auto bytes = file.bytes(*file.find("input_ids"));
+  for (const std::int64_t sample : {0, 1, 2, 9, 159}) {
+    std::vector<std::int64_t> expected(24);
+    std::memcpy(expected.data(), bytes.data() + sample * 24 * 8, 24 * 8);  // [step, micro-step, row] is row-major
+    EXPECT_EQ(rows->row(sample).input_ids, expected) << sample;
+  }
   EXPECT_THROW(rows->row(160), Error);
+}
+
+std::string message_of(const std::filesystem::path& path, const Recipe& recipe, int world_size) {
+  try {
+    make_batch_rows(path, recipe, world_size);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    return error.what();
+  }
+  return "no error";
 }
 
 TEST(BatchRows, AnotherShapeThanTheRecipeIsRefusedWithTheNumbers) {
   const auto path = std::filesystem::path(ASSAY_SOURCE_DIR) / "tests/data/train/llama20/batches.safetensors";
   auto recipe = batches_recipe();
   recipe.train.max_steps = 21;
-  EXPECT_THROW(make_batch_rows(path, recipe, 1), Error);
-  EXPECT_THROW(make_batch_rows(path, batches_recipe(), 2), Error);
+  EXPECT_THAT(message_of(path, recipe, 1), ::testing::HasSubstr("at least 21 steps"));
+  EXPECT_THAT(message_of(path, batches_recipe(), 2), ::testing::HasSubstr("[4, 4, 24]"));
   recipe = batches_recipe();
   recipe.data.sequence_length = 23;
-  EXPECT_THROW(make_batch_rows(path, recipe, 1), Error);
+  EXPECT_THAT(message_of(path, recipe, 1), ::testing::HasSubstr("[4, 2, 23]"));
 }
 
 }  // namespace

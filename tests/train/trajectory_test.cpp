@@ -8,6 +8,7 @@
 #include "harness/train/load_model.h"
 #include "harness/train/tensor_bytes.h"
 #include "tests/support/reference_run.h"
+#include "harness/launch/rendezvous.h"
 #include "tests/support/trainer_run.h"
 
 namespace assay {
@@ -48,12 +49,11 @@ class Trajectory : public ::testing::TestWithParam<Case> {};
 // 100 times smaller, the wrong variants listed there are at least 10 times larger.
 TEST_P(Trajectory, EqualsTransformersAndIsNotTheMeanOfMeans) {
   const ReferenceRun reference(GetParam().convention, GetParam().world_size);
-  static int port = 41000 + static_cast<int>(::getpid() % 10000);
   std::mutex mutex;
-  run_trainers(reference.recipe, reference.config, GetParam().world_size, ++port, [&](TestRank rank) {
+  run_trainers(reference.recipe, reference.config, GetParam().world_size, find_free_port(), [&](TestRank rank) {
     load_model_weights(rank.trainer.model(), reference.folder);
     std::vector<StepRecord> records;
-    for (int step = 0; step < 20; ++step) records.push_back(rank.trainer.step(0));
+    for (int step = 0; step < 20; ++step) records.push_back(rank.trainer.step());
     const std::lock_guard lock(mutex);
     double furthest_from_naive = 0;
     for (std::size_t i = 0; i < records.size(); ++i) {

@@ -1,0 +1,140 @@
+#include "harness/train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+#include <mutex>
+
+#include "harness/launch/rendezvous.h"
+#include "harness/train/training_loop.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trainer_run.h"
+
+namespace assay {
+namespace {
+
+ModelConfig tiny_config() {
+  ModelConfig config;
+  config.vocab_size = 256;
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  config.num_hidden_layers = 1;
+  config.num_attention_heads = 2;
+  config.num_key_value_heads = 1;
+  config.head_dim = 16;
+  return config;
+}
+
+Recipe tiny_recipe(int world_size) {
+  Recipe recipe;
+  recipe.data.format = DataFormat::synthetic;
+  recipe.data.sequence_length = 16;
+  recipe.model.attention = AttentionChoice::flash;
+  recipe.train.max_steps = 6;
+  recipe.parallel.nproc_per_node = world_size;
+  recipe.parallel.strategy = world_size > 1 ? StrategyName::ddp : StrategyName::none;
+  return recipe;
+}
+
+// Both ranks must throw the same error, and it must name the rank whose loss is bad, not the one that hears of it first.
+TEST(Trainer, ALossThatIsNotFiniteNamesItsRankAndUpdatesNothing) {
+  std::vector<std::string> messages(2);
+  std::vector<bool> unchanged(2);
+  run_trainers(tiny_recipe(2), tiny_config(), 2, find_free_port(), [&](TestRank rank) {
+    const at::NoGradGuard no_grad;
+    auto& norm = rank.trainer.model().units().back().parameters[0].value;
+    if (rank.rank == 1) norm.fill_(std::numeric_limits<float>::quiet_NaN());
+    const auto progress = rank.trainer.progress();
+    const at::AutoGradMode with_grad(true);
+    try {
+      rank.trainer.step();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::numeric);
+      messages[static_cast<std::size_t>(rank.rank)] = error.what();
+    }
+    unchanged[static_cast<std::size_t>(rank.rank)] = rank.trainer.progress() == progress;
+  });
+  EXPECT_THAT(messages[0], ::testing::HasSubstr("loss is not finite on rank 1 in step 1"));
+  EXPECT_EQ(messages[0], messages[1]);
+  EXPECT_TRUE(unchanged[0] && unchanged[1]);
+}
+
+TEST(Trainer, EvaluationLeavesTheTrainingStateAsItWasAndRepeatsItself) {
+  const TemporaryFolder folder;
+  const auto text = folder.path / "held_out.txt";
+  std::ofstream(text) << std::string(16 * 11, 'x') << "tail";
+  run_trainers(tiny_recipe(2), tiny_config(), 2, find_free_port(), [&](TestRank rank) {
+    const auto rows = make_byte_rows({text}, 16, false, 1);
+    rank.trainer.step();
+    const auto before = rank.trainer.state_hash();
+    const auto first = rank.trainer.evaluate(*rows);
+    const auto second = rank.trainer.evaluate(*rows);
+    EXPECT_EQ(rank.trainer.state_hash(), before);
+    EXPECT_EQ(first.loss, second.loss);
+    EXPECT_EQ(first.loss_tokens, 11 * 15);  // every row once, also where 11 rows do not fill the ranks
+    rank.trainer.step();
+    EXPECT_NE(rank.trainer.state_hash(), before);
+  });
+}
+
+// A run that evaluates and one that does not must train alike.
+TEST(Trainer, EvaluationChangesNoLaterLoss) {
+  const TemporaryFolder folder;
+  const auto text = folder.path / "held_out.txt";
+  std::ofstream(text) << std::string(64, 'y');
+  std::vector<double> losses[2];
+  for (const bool evaluates : {false, true}) {
+    run_trainers(tiny_recipe(1), tiny_config(), 1, 0, [&](TestRank rank) {
+      const auto rows = make_byte_rows({text}, 16, false, 1);
+      for (int step = 0; step < 3; ++step) {
+        losses[evaluates ? 1 : 0].push_back(rank.trainer.step().loss);
+        if (evaluates) rank.trainer.evaluate(*rows);
+      }
+    });
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST(TrainingLoop, ASignalOnOneRankStopsAllAfterTheSameStep) {
+  run_trainers(tiny_recipe(2), tiny_config(), 2, find_free_port(), [&](TestRank rank) {
+    std::int64_t asked = 0;
+    LoopFeatures features;
+    features.stop_signal = [&] { return ++asked == 3 && rank.rank == 1 ? 15 : 0; };
+    EXPECT_EQ(run_training_loop(rank.trainer, 6, features), 15);
+    EXPECT_EQ(rank.trainer.progress().step, 3);  // the step in which the signal came, none after it
+  });
+}
+
+TEST(TrainingLoop, ASignalInTheLastStepDoesNotMakeAFinishedRunUnfinished) {
+  run_trainers(tiny_recipe(1), tiny_config(), 1, 0, [&](TestRank rank) {
+    LoopFeatures features;
+    std::int64_t asked = 0;
+    features.stop_signal = [&] { return ++asked == 6 ? 2 : 0; };
+    EXPECT_EQ(run_training_loop(rank.trainer, 6, features), 0);
+    EXPECT_EQ(rank.trainer.progress().step, 6);
+  });
+}
+
+// G: the simulated capacity is a typed error to the block: the peak fits, one block less does not; the process goes on.
+TEST(Trainer, OutOfDeviceMemoryIsTypedAndALaterTrainerWorks) {
+  auto recipe = tiny_recipe(1);
+  const auto two_steps = [](TestRank rank) {
+    rank.trainer.step();
+    rank.trainer.step();
+  };
+  std::int64_t peak = 0;
+  run_trainers(recipe, tiny_config(), 1, 0, [&](TestRank rank) {
+    two_steps(rank);
+    peak = rank.ledger.peak_bytes();
+  });
+  recipe.device_memory_bytes = peak - 512;
+  EXPECT_THROW(run_trainers(recipe, tiny_config(), 1, 0, two_steps), c10::OutOfMemoryError);
+  recipe.device_memory_bytes = peak;
+  EXPECT_NO_THROW(run_trainers(recipe, tiny_config(), 1, 0, two_steps));
+}
+
+}  // namespace
+}  // namespace assay
