@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/checkpoint/temporary_folder.h"
+#include "tests/checkpoint/checkpoint_files.h"
 
 namespace assay {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "tests/checkpoint/rank_state.h"
-#include "tests/checkpoint/temporary_folder.h"
+#include "tests/checkpoint/checkpoint_files.h"
 #include "tests/checkpoint/thread_group.h"
 
 namespace assay {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors_header.h"
-#include "tests/checkpoint/temporary_folder.h"
+#include "tests/checkpoint/checkpoint_files.h"
 
 namespace assay {
 namespace {

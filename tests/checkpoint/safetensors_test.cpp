@@ -10,7 +10,7 @@
 
 #include "checkpoint/safetensors_writer.h"
 #include "harness/core/json.h"
-#include "tests/checkpoint/temporary_folder.h"
+#include "tests/checkpoint/checkpoint_files.h"
 
 namespace assay {
 namespace {

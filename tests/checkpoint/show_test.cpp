@@ -5,7 +5,7 @@
 
 #include "checkpoint/safetensors_writer.h"
 #include "tests/checkpoint/rank_state.h"
-#include "tests/checkpoint/temporary_folder.h"
+#include "tests/checkpoint/checkpoint_files.h"
 #include "tests/checkpoint/thread_group.h"
 
 namespace assay {

@@ -10,18 +10,10 @@
 #include "harness/core/files.h"
 #include "harness/core/json.h"
 #include "harness/core/units.h"
+#include "tests/support/temporary_folder.h"
 
 namespace assay {
 namespace {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path(std::filesystem::temp_directory_path() / ("assay_core_" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path);
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 TEST(Units, BytesTellGBFromGiB) {
   EXPECT_EQ(parse_bytes("80GB"), 80'000'000'000);

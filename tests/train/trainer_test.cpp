@@ -10,23 +10,12 @@
 
 #include "harness/launch/rendezvous.h"
 #include "harness/train/training_loop.h"
+#include "tests/support/small_model.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trainer_run.h"
 
 namespace assay {
 namespace {
-
-ModelConfig tiny_config() {
-  ModelConfig config;
-  config.vocab_size = 256;
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
-  config.num_hidden_layers = 1;
-  config.num_attention_heads = 2;
-  config.num_key_value_heads = 1;
-  config.head_dim = 16;
-  return config;
-}
 
 Recipe tiny_recipe(int world_size) {
   Recipe recipe;
@@ -43,7 +32,7 @@ Recipe tiny_recipe(int world_size) {
 TEST(Trainer, ALossThatIsNotFiniteNamesItsRankAndUpdatesNothing) {
   std::vector<std::string> messages(2);
   std::vector<bool> unchanged(2);
-  run_trainers(tiny_recipe(2), tiny_config(), 2, find_free_port(), [&](TestRank rank) {
+  run_trainers(tiny_recipe(2), small_model_config(), 2, find_free_port(), [&](TestRank rank) {
     const at::NoGradGuard no_grad;
     auto& norm = rank.trainer.model().units().back().parameters[0].value;
     if (rank.rank == 1) norm.fill_(std::numeric_limits<float>::quiet_NaN());
@@ -66,7 +55,7 @@ TEST(Trainer, EvaluationLeavesTheTrainingStateAsItWasAndRepeatsItself) {
   const TemporaryFolder folder;
   const auto text = folder.path / "held_out.txt";
   std::ofstream(text) << std::string(16 * 11, 'x') << "tail";
-  run_trainers(tiny_recipe(2), tiny_config(), 2, find_free_port(), [&](TestRank rank) {
+  run_trainers(tiny_recipe(2), small_model_config(), 2, find_free_port(), [&](TestRank rank) {
     const auto rows = make_byte_rows({text}, 16, false, 1);
     rank.trainer.step();
     const auto before = rank.trainer.state_hash();
@@ -87,7 +76,7 @@ TEST(Trainer, EvaluationChangesNoLaterLoss) {
   std::ofstream(text) << std::string(64, 'y');
   std::vector<double> losses[2];
   for (const bool evaluates : {false, true}) {
-    run_trainers(tiny_recipe(1), tiny_config(), 1, 0, [&](TestRank rank) {
+    run_trainers(tiny_recipe(1), small_model_config(), 1, 0, [&](TestRank rank) {
       const auto rows = make_byte_rows({text}, 16, false, 1);
       for (int step = 0; step < 3; ++step) {
         losses[evaluates ? 1 : 0].push_back(rank.trainer.step().loss);
@@ -99,7 +88,7 @@ TEST(Trainer, EvaluationChangesNoLaterLoss) {
 }
 
 TEST(TrainingLoop, ASignalOnOneRankStopsAllAfterTheSameStep) {
-  run_trainers(tiny_recipe(2), tiny_config(), 2, find_free_port(), [&](TestRank rank) {
+  run_trainers(tiny_recipe(2), small_model_config(), 2, find_free_port(), [&](TestRank rank) {
     std::int64_t asked = 0;
     LoopFeatures features;
     features.stop_signal = [&] { return ++asked == 3 && rank.rank == 1 ? 15 : 0; };
@@ -109,7 +98,7 @@ TEST(TrainingLoop, ASignalOnOneRankStopsAllAfterTheSameStep) {
 }
 
 TEST(TrainingLoop, ASignalInTheLastStepDoesNotMakeAFinishedRunUnfinished) {
-  run_trainers(tiny_recipe(1), tiny_config(), 1, 0, [&](TestRank rank) {
+  run_trainers(tiny_recipe(1), small_model_config(), 1, 0, [&](TestRank rank) {
     LoopFeatures features;
     std::int64_t asked = 0;
     features.stop_signal = [&] { return ++asked == 6 ? 2 : 0; };
@@ -126,14 +115,14 @@ TEST(Trainer, OutOfDeviceMemoryIsTypedAndALaterTrainerWorks) {
     rank.trainer.step();
   };
   std::int64_t peak = 0;
-  run_trainers(recipe, tiny_config(), 1, 0, [&](TestRank rank) {
+  run_trainers(recipe, small_model_config(), 1, 0, [&](TestRank rank) {
     two_steps(rank);
     peak = rank.ledger.peak_bytes();
   });
   recipe.device_memory_bytes = peak - 512;
-  EXPECT_THROW(run_trainers(recipe, tiny_config(), 1, 0, two_steps), c10::OutOfMemoryError);
+  EXPECT_THROW(run_trainers(recipe, small_model_config(), 1, 0, two_steps), c10::OutOfMemoryError);
   recipe.device_memory_bytes = peak;
-  EXPECT_NO_THROW(run_trainers(recipe, tiny_config(), 1, 0, two_steps));
+  EXPECT_NO_THROW(run_trainers(recipe, small_model_config(), 1, 0, two_steps));
 }
 
 }  // namespace
