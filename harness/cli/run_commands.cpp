@@ -60,11 +60,16 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
+std::vector<std::string> allowed_changes_of(const CommandLine& line) {
+  return line.has("allow-change") ? line.options.at("allow-change") : std::vector<std::string>();
+}
+
 /// The call that goes on with a run.
 std::string resume_command(const CommandLine& line, const fs::path& folder) {
   std::string text = "assay " + line.command;
   for (const auto& word : line.paths) text += " " + quoted(word);
   for (const auto& word : line.overrides) text += " " + quoted(word);
+  for (const auto& key : allowed_changes_of(line)) text += " --allow-change " + quoted(key);
   return text + " --output " + quoted(folder.string());
 }
 
@@ -98,6 +103,11 @@ int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord&
   return verdict.exit_code;
 }
 
+/// A training that was run to its end.
+bool has_ended(const fs::path& folder) {
+  return fs::exists(folder / "recipe.yaml") && !is_unfinished(folder) && read_job(folder / "jobs" / "train-1").done();
+}
+
 fs::path output_of(const CommandLine& line, const Recipe& recipe) {
   const auto given = line.value("output");
   return given ? fs::path(*given) : default_run_folder(recipe);
@@ -125,9 +135,15 @@ int run_train(const CommandLine& line) {
     const auto unfinished = find_unfinished_training("runs", recipe_hash(loaded.recipe));
     if (unfinished) folder = *unfinished;
   }
+  const auto allowed = allowed_changes_of(line);
+  if (has_ended(folder)) {
+    check_same_recipe(folder, loaded.recipe, allowed);
+    log_info("nothing to do: the training in " + folder.string() + " has ended");
+    if (line.has("json"))
+      print(dump_json_pretty({{"exit_code", exit_done}, {"output", folder.string()}, {"seconds", 0}}));
+    return exit_done;
+  }
   const InterruptNote note;
-  const auto allowed =
-      line.options.contains("allow-change") ? line.options.at("allow-change") : std::vector<std::string>();
   open_run_folder(folder, loaded, allowed);
   const JobRequest request{"train-1", "train", loaded.recipe, loaded.recipe, "", {{"allow_change", allowed}}};
   const auto result = run_job(folder, request, display_of(line));

@@ -19,42 +19,12 @@
 #include "harness/core/files.h"
 #include "harness/launch/child_process.h"
 #include "harness/launch/launcher.h"
+#include "tests/support/processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace assay::test {
 
 inline const std::string kRankProgram = ASSAY_RANK_PROGRAM;
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "assay_launch_test_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw_errno("mkdtemp", pattern);
-    path = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path path;
-};
-
-/// Polls until the condition holds; false after so many seconds.
-inline bool wait_until(const std::function<bool()>& condition, double seconds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
-/// A process that runs; a zombie that its new parent has not reaped yet does not.
-inline bool is_alive(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string stat;
-  if (!std::getline(file, stat)) return false;
-  return stat.substr(stat.rfind(") ") + 2, 1) != "Z";
-}
 
 /// The job folder of one launch, and a folder where ranks leave proofs of what they did.
 class LaunchTest : public testing::Test {

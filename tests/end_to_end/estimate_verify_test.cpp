@@ -1,0 +1,160 @@
+// assay estimate and assay verify from the outside.
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <set>
+
+#include "tests/end_to_end/end_to_end.h"
+
+namespace assay {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+std::set<std::string> keys_of(const Json& object) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : object.items()) {
+    if (!key.ends_with("reason")) keys.insert(key);
+  }
+  return keys;
+}
+
+using Names = std::set<std::string>;
+
+class Estimate : public EndToEnd, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(NumProcesses, Estimate, testing::Values(1, 2), testing::PrintToStringParamName());
+
+TEST_P(Estimate, HasTheContractsFieldsAndIsWhatARunTakes) {
+  const Words options{"parallel.nproc_per_node=" + std::to_string(GetParam()), "train.max_steps=3"};
+  const auto result = assay(Words{"estimate", recipe, "--json"} + options);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto estimate = parse_json(result.out, "stdout");
+  EXPECT_EQ(keys_of(estimate), (Names{"parameters", "trainable_parameters", "world_size", "formula", "dry_run",
+                                      "device_memory_bytes", "fits", "headroom_bytes", "remedies", "seconds"}));
+  EXPECT_EQ(keys_of(estimate["formula"]),
+            (Names{"weights", "gradients", "optimizer", "activations", "communication", "overhead", "total"}));
+  EXPECT_EQ(keys_of(estimate["dry_run"]),
+            (Names{"peak_allocated_bytes", "peak_reserved_bytes", "by_category", "by_phase"}));
+  EXPECT_EQ(estimate["world_size"], GetParam());
+  EXPECT_TRUE(estimate["fits"].is_null() && estimate["headroom_bytes"].is_null());
+  EXPECT_EQ(estimate["fits_reason"], "device_memory is not stated");
+
+  train("run", options);
+  for (int rank = 0; rank < GetParam(); ++rank) {
+    const auto measured = last_event(job("run"), rank, "memory");
+    EXPECT_EQ(measured["measured_allocated_bytes"], estimate["dry_run"]["peak_allocated_bytes"]) << "rank " << rank;
+    EXPECT_EQ(measured["by_category"], estimate["dry_run"]["by_category"]);
+  }
+}
+
+TEST_P(Estimate, EndsWithOneIfItDoesNotFit) {
+  const Words words{"estimate", recipe, "--json", "parallel.nproc_per_node=" + std::to_string(GetParam())};
+  const auto small = assay(words + Words{"device_memory=1MiB"});
+  EXPECT_EQ(small.exit_code, 1);
+  const auto report = parse_json(small.out, "stdout");
+  const auto peak = report["dry_run"]["peak_allocated_bytes"].get<std::int64_t>();
+  EXPECT_EQ(report["fits"], false);
+  EXPECT_EQ(report["device_memory_bytes"], 1 << 20);
+  EXPECT_EQ(report["headroom_bytes"], (1 << 20) - peak);
+  const auto enough = assay(words + Words{"device_memory=" + std::to_string(peak)});
+  EXPECT_EQ(enough.exit_code, 0);
+  EXPECT_EQ(parse_json(enough.out, "stdout")["fits"], true);
+  EXPECT_EQ(parse_json(enough.out, "stdout")["headroom_bytes"], 0);
+}
+
+class Verify : public EndToEnd, public testing::WithParamInterface<std::tuple<std::string, std::string>> {
+ protected:
+  /// A copy of one case's model with one spelling of its config.
+  void copy_model(const std::string& name, const std::string& config) {
+    source = fs::path(ASSAY_SOURCE_DIR "/tests/data/models") / name;
+    fs::create_directory(model);
+    fs::copy_file(source / config, model / "config.json");
+    fs::copy_file(source / "model.safetensors", model / "model.safetensors");
+  }
+
+  /// Adds to the first number of a tensor in the copy.
+  void change_weight(const std::string& name, float by) {
+    std::fstream file(model / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    std::uint64_t header_size = 0;
+    file.read(reinterpret_cast<char*>(&header_size), sizeof header_size);
+    std::string header(header_size, '\0');
+    file.read(header.data(), static_cast<std::streamsize>(header_size));
+    const auto offset = parse_json(header, "header").at(name)["data_offsets"][0].get<std::uint64_t>();
+    const auto place = static_cast<std::streamoff>(8 + header_size + offset);
+    float value = 0;
+    file.seekg(place);
+    file.read(reinterpret_cast<char*>(&value), sizeof value);
+    value += by;
+    file.seekp(place);
+    file.write(reinterpret_cast<const char*>(&value), sizeof value);
+    ASSERT_TRUE(file.good());
+  }
+
+  ProgramResult verify(const std::string& reference, const Words& more = {}) const {
+    return assay(Words{"verify", model, reference} + more);
+  }
+
+  fs::path source;
+  const fs::path model = folder.path / "model";
+};
+INSTANTIATE_TEST_SUITE_P(Models, Verify,
+                         testing::Combine(testing::Values("llama_gqa", "llama_tied_rope3"),
+                                          testing::Values("config.json", "config_legacy.json")),
+                         [](const auto& values) {
+                           const auto& config = std::get<1>(values.param);
+                           return std::get<0>(values.param) + "_" + config.substr(0, config.find('.'));
+                         });
+
+TEST_P(Verify, EqualsWhatTransformersMade) {
+  copy_model(std::get<0>(GetParam()), std::get<1>(GetParam()));
+  const auto result = verify(source / "expected.safetensors", {"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto report = parse_json(result.out, "stdout");
+  EXPECT_EQ(report["equal_within"], true);
+  const auto facts = parse_json(read_text_file(source / "case.json"), "case.json");
+  // The case's tolerance in words: "logits abs 5e-5, loss abs 1e-5, each gradient relative L2 error 1e-4".
+  EXPECT_NEAR(report["loss"].get<double>(), facts["loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(report["reference_loss"].get<double>(), facts["loss"].get<double>(), 1e-6);
+  const auto shown = parse_json(assay({"show", "--json", source / "expected.safetensors"}).out, "show");
+  Names expected, found;
+  for (const auto& tensor : shown["tensors"]) expected.insert(tensor["name"].get<std::string>());
+  for (const char* input : {"input_ids", "labels", "loss"}) expected.erase(input);
+  std::erase_if(expected, [](const auto& name) { return name != "logits" && !name.starts_with("grad."); });
+  for (const auto& tensor : report["tensors"]) {
+    const auto name = tensor["name"].get<std::string>();
+    found.insert(name);
+    for (const char* key : {"max_abs_error", "max_rel_error", "cosine"})
+      EXPECT_TRUE(tensor[key].is_number()) << name << key;
+    const bool absolute = name == "logits";
+    EXPECT_LE(tensor[absolute ? "max_abs_error" : "max_rel_error"].get<double>(), absolute ? 5e-5 : 1e-4) << name;
+    EXPECT_NEAR(tensor["cosine"].get<double>(), 1, 1e-6) << name;
+  }
+  EXPECT_EQ(found, expected);
+}
+
+TEST_P(Verify, OneChangedWeightIsFound) {
+  copy_model(std::get<0>(GetParam()), std::get<1>(GetParam()));
+  change_weight("model.norm.weight", 0.01F);
+  const auto result = verify(source / "expected.safetensors", {"--json"});
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_EQ(parse_json(result.out, "stdout")["equal_within"], false);
+}
+
+TEST_P(Verify, AMalformedReferenceIsAMistake) {
+  copy_model(std::get<0>(GetParam()), std::get<1>(GetParam()));
+  const auto reference = folder.path / "reference.safetensors";
+  fs::copy_file(source / "expected.safetensors", reference);
+  fs::resize_file(reference, fs::file_size(reference) - 8);
+  const auto cut = verify(reference);
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_THAT(cut.err, HasSubstr(reference.string()));
+  EXPECT_EQ(cut.out, "");
+  // A safetensors file, but none with input_ids.
+  const auto other = verify(source / "model.safetensors");
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("input_ids"));
+}
+
+}  // namespace
+}  // namespace assay

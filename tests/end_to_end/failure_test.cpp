@@ -1,0 +1,124 @@
+// Ranks and launchers that are killed, stopped or slowed from outside: named, judged, and nobody left.
+#include <gmock/gmock.h>
+
+#include <optional>
+
+#include "tests/end_to_end/end_to_end.h"
+
+namespace assay {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Failure : public EndToEnd {
+ protected:
+  std::map<std::string, Json> results() const {
+    std::map<std::string, Json> found;
+    for (const auto& line : split_lines(read_text_file(run("run") / "results.jsonl"))) {
+      auto result = parse_json(line, "results.jsonl");
+      found[result.at("check").get<std::string>()] = result;
+    }
+    return found;
+  }
+  std::string verdict() const { return parse_json(read_text_file(run("run") / "report.json"), "report")["verdict"]; }
+
+  /// The process of a rank once it has recorded this step, or nothing if the program ends before.
+  std::optional<int> rank_at_step(BackgroundProgram& program, const std::string& of_job, int rank, int step) const {
+    if (!wait_for_step(program, job("run", of_job), rank, step)) return std::nullopt;
+    return last_event(job("run", of_job), rank, "run")["pid"].get<int>();
+  }
+};
+
+struct Victim {
+  const char* job;
+  const char* check;  ///< the result that must name it
+  int rank;
+};
+
+class KilledRank : public Failure, public testing::WithParamInterface<Victim> {};
+INSTANTIATE_TEST_SUITE_P(Jobs, KilledRank,
+                         testing::Values(Victim{"train-1", "train.job", 0}, Victim{"twin-1", "train.twin", 1}),
+                         [](const auto& victim) { return victim.index == 0 ? "Main" : "Twin"; });
+
+TEST_P(KilledRank, MakesTheAcceptanceIncompleteAndIsNamed) {
+  const auto victim = GetParam();
+  BackgroundProgram acceptance(program("assay"), command("accept", "run"));
+  const auto pid = rank_at_step(acceptance, victim.job, victim.rank, 3);
+  ASSERT_TRUE(pid) << acceptance.err();
+  ::kill(*pid, SIGKILL);
+  const auto result = acceptance.finish(kLongest);
+  EXPECT_EQ(result.exit_code, 3) << result.out;
+  EXPECT_EQ(verdict(), "incomplete");
+  const auto named = results().at(victim.check);
+  EXPECT_EQ(named["status"], "incomplete");
+  EXPECT_THAT(named["ranks"], ElementsAre(victim.rank));
+  EXPECT_THAT(named["reason"].get<std::string>(),
+              AllOf(HasSubstr("rank " + std::to_string(victim.rank) + " on "),
+                    HasSubstr("killed by signal 9 (SIGKILL)"), HasSubstr(" in phase "), HasSubstr(" of step ")));
+  EXPECT_THAT(result.out, HasSubstr(named["reason"].get<std::string>()));
+}
+
+// The launcher notices after stopped_seconds (5) and gives the others settle_seconds (1) to end by themselves.
+TEST_F(Failure, AStoppedRankMakesTheAcceptanceIncompleteWithinSeconds) {
+  BackgroundProgram acceptance(program("assay"), command("accept", "run"));
+  const auto pid = rank_at_step(acceptance, "train-1", 1, 3);
+  ASSERT_TRUE(pid) << acceptance.err();
+  const auto stopped_at = std::chrono::steady_clock::now();
+  ::kill(*pid, SIGSTOP);
+  const auto result = acceptance.finish(kLongest);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - stopped_at;
+  EXPECT_GT(taken.count(), 4.5) << "a short stop is no failure";
+  EXPECT_LT(taken.count(), 20);
+  EXPECT_EQ(result.exit_code, 3) << result.out;
+  EXPECT_EQ(verdict(), "incomplete");
+  const auto named = results().at("train.job");
+  EXPECT_THAT(named["ranks"], ElementsAre(1));
+  EXPECT_THAT(
+      named["reason"].get<std::string>(),
+      AllOf(HasSubstr("rank 1 on "), HasSubstr("is stopped and does not go on in phase "), HasSubstr(" of step ")));
+}
+
+TEST_F(Failure, ASlowedRankIsNamedByTheUtilization) {
+  constexpr int kSlowed = 0;
+  BackgroundProgram acceptance(
+      program("assay"),
+      command("accept", "run", {"train.max_steps=10", "checkpoint.interval=5", "data.sequence_length=128"}));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kLongest);
+  while (acceptance.running() && std::chrono::steady_clock::now() < end) {
+    int pid = 0;
+    for (const char* name : {"twin-1", "train-1"}) {
+      const auto last = last_event(job("run", name), kSlowed, "run");
+      if (pid == 0 && !last.is_null() && is_alive(last["pid"].get<int>())) pid = last["pid"].get<int>();
+    }
+    if (pid != 0) {
+      ::kill(pid, SIGSTOP);
+      std::this_thread::sleep_for(std::chrono::milliseconds(76));
+      ::kill(pid, SIGCONT);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(4));
+  }
+  const auto result = acceptance.finish(1);
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_EQ(verdict(), "rejected");
+  const auto balance = results().at("utilization.compute_share_of_median");
+  EXPECT_EQ(balance["status"], "fail");
+  EXPECT_EQ(balance["limit"], 0.5);
+  EXPECT_LT(balance["measured"].get<double>(), 0.5);
+  EXPECT_THAT(balance["ranks"], ElementsAre(kSlowed));
+  for (const auto& [name, check] : results()) {
+    EXPECT_TRUE(check["stage"] == "utilization" || check["status"] != "fail") << check;
+  }
+}
+
+TEST_F(Failure, AKilledLauncherLeavesNoRank) {
+  BackgroundProgram training(program("assay"), command("train", "run", {"train.max_steps=10000"}));
+  ASSERT_TRUE(rank_at_step(training, "train-1", 1, 3)) << training.err();
+  training.send(SIGKILL);
+  EXPECT_EQ(training.finish().exit_code, 128 + SIGKILL);
+  EXPECT_TRUE(wait_until([] { return living_children().empty(); }, 3)) << living_children().front();
+}
+
+}  // namespace
+}  // namespace assay
