@@ -120,13 +120,15 @@ void ChildProcess::signal_group(int signal) const {
   if (running_) ::kill(-pid_, signal);
 }
 
-bool ChildProcess::is_stopped() const {
-  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-  std::string line;
-  std::getline(file, line, '\0');
-  // "pid (name) state ...", and the name may hold parentheses and spaces.
-  const auto name_end = line.rfind(") ");
-  return name_end != std::string::npos && name_end + 2 < line.size() && line[name_end + 2] == 'T';
+std::optional<std::int64_t> ChildProcess::stopped_after() const {
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/status");
+  std::int64_t num_switches = 0;
+  bool stopped = false;
+  for (std::string key, value; file >> key && std::getline(file, value);) {
+    if (key == "State:") stopped = value.find('T') != std::string::npos;
+    if (key == "voluntary_ctxt_switches:" || key == "nonvoluntary_ctxt_switches:") num_switches += std::stoll(value);
+  }
+  return stopped ? std::optional(num_switches) : std::nullopt;
 }
 
 }  // namespace assay

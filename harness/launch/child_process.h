@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,8 +44,9 @@ class ChildProcess {
   /// Sends a signal to the whole group; nothing happens after the end.
   void signal_group(int signal) const;
 
-  /// Is the process stopped by a signal (state T, not by a debugger)?
-  bool is_stopped() const;
+  /// Nothing unless the process is stopped by a signal (state T, not by a debugger); else how often its main thread was
+  /// taken off a core: the same number twice means that it did not go on in between.
+  std::optional<std::int64_t> stopped_after() const;
 
  private:
   pid_t pid_ = -1;

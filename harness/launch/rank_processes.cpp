@@ -123,8 +123,11 @@ std::optional<RankFailure> RankProcesses::look_at_end(Rank& rank, const ExitStat
 
 std::optional<RankFailure> RankProcesses::look_for_standstill(Rank& rank, double elapsed_seconds) const {
   if (!sent_.empty()) return std::nullopt;
-  const bool stopped = rank.child->is_stopped();
+  const auto stopped_after = rank.child->stopped_after();
+  const bool stopped = stopped_after.has_value();
+  // One that goes on now and then between two looks is slow, not stopped.
   rank.stopped_seconds = stopped ? rank.stopped_seconds + elapsed_seconds : 0;
+  rank.stopped_after = stopped_after;
   const auto num_beats = rank.heartbeat.read().num_beats;
   const bool waiting = num_beats != 0 && num_beats == rank.num_beats && !stopped;
   rank.stalled_seconds = waiting ? rank.stalled_seconds + elapsed_seconds : 0;

@@ -51,6 +51,7 @@ class RankProcesses {
     RankLog err;
     std::optional<ChildProcess> child;  ///< once started
     bool judged = false;                ///< its failure is known already
+    std::optional<std::int64_t> stopped_after;
     double stopped_seconds = 0;
     double stalled_seconds = 0;
     std::uint64_t num_beats = 0;

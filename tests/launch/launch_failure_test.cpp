@@ -49,6 +49,22 @@ TEST_F(LaunchTest, ExitCodesAreKept) {
   EXPECT_EQ(launch(spec_of({"raise", std::to_string(SIGABRT)}, 1)).exit_code, 128 + SIGABRT);
 }
 
+TEST_F(LaunchTest, ARankThatGoesOnNowAndThenIsSlowNotStopped) {
+  auto spec = spec_of({"proof", "up", "sleep", "1.5"}, 1);
+  spec.monitor_interval_seconds = 0.05;
+  spec.stopped_seconds = 0.5;
+  int num_stops = 0;
+  spec.on_tick = [&](const LaunchView& view) {  // every look finds it stopped
+    if (proof("up", 0).empty()) return;
+    view.kill(0, SIGCONT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    view.kill(0, SIGSTOP);
+    ++num_stops;
+  };
+  EXPECT_EQ(launch(spec).exit_code, 0);
+  EXPECT_GT(num_stops, 10);
+}
+
 TEST_F(LaunchTest, ARankThatIgnoresTheRequestIsKilledAfterTheGrace) {
   auto spec = spec_of({"ignore-term", "grandchild", "@0", "exit", "5", "@1", "sleep", "20"}, 2);
   spec.settle_seconds = 0.1;
