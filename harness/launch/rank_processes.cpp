@@ -126,7 +126,7 @@ std::optional<RankFailure> RankProcesses::look_for_standstill(Rank& rank, double
   const auto stopped_after = rank.child->stopped_after();
   const bool stopped = stopped_after.has_value();
   // One that goes on now and then between two looks is slow, not stopped.
-  rank.stopped_seconds = stopped ? rank.stopped_seconds + elapsed_seconds : 0;
+  rank.stopped_seconds = stopped && stopped_after == rank.stopped_after ? rank.stopped_seconds + elapsed_seconds : 0;
   rank.stopped_after = stopped_after;
   const auto num_beats = rank.heartbeat.read().num_beats;
   const bool waiting = num_beats != 0 && num_beats == rank.num_beats && !stopped;

@@ -59,7 +59,8 @@ TEST_F(LaunchTest, ARankThatGoesOnNowAndThenIsSlowNotStopped) {
     view.kill(0, SIGCONT);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     view.kill(0, SIGSTOP);
-    ++num_stops;
+    if (wait_until([&] { return !view.ranks[0].alive || process_facts(view.ranks[0].pid)[0] == 'T'; }, 0.1))
+      ++num_stops;
   };
   EXPECT_EQ(launch(spec).exit_code, 0);
   EXPECT_GT(num_stops, 10);
