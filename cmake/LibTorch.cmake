@@ -19,6 +19,10 @@ target_link_options(assay_libtorch INTERFACE
 target_link_libraries(assay_libtorch INTERFACE "${ASSAY_TORCH}/lib/libtorch_cpu.so" "${ASSAY_TORCH}/lib/libc10.so"
                                                Threads::Threads)
 
+if(ASSAY_CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(assay_libtorch INTERFACE -fpch-preprocess)  # ccache asks for it
+endif()
+
 # One precompiled header for all sources of this half: stable headers only.
 if(ASSAY_PCH)
   file(WRITE "${PROJECT_BINARY_DIR}/libtorch_pch.cpp" "")
