@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cxxopts.hpp>
@@ -42,20 +43,27 @@ Job job_from_input(const World& world, std::vector<Recipe>& dry_runs) {
   return job;
 }
 
-// A group that torchrun restarted goes on in the newest folder of its recipe.
-std::string default_folder(const Job& job) {
-  const std::string prefix = job.recipe.name + "-";
-  std::string newest;
-  if (job.world.restart_count > 0 && std::filesystem::is_directory("runs")) {
-    for (const auto& entry : std::filesystem::directory_iterator("runs")) {
-      const auto name = entry.path().filename().string();
-      if (name.starts_with(prefix)) newest = std::max(newest, name);
-    }
+// Hash of the recipe that a rank recorded in this job folder; "" if it recorded none.
+std::string recorded_recipe_hash(const std::filesystem::path& job_folder) {
+  for (const auto& event : read_events(rank_event_file(job_folder, 0))) {
+    if (event.value("kind", "") == "run") return event.value("recipe_hash", "");
   }
-  return "runs/" + (newest.empty() ? prefix + utc_now_compact() : newest);
+  return "";
 }
 
-// What this rank recorded last in the folder, and one more.
+// A group that torchrun restarted goes on in the newest folder of its recipe.
+std::filesystem::path default_folder(const Job& job) {
+  std::filesystem::path newest;
+  if (job.world.restart_count > 0 && std::filesystem::is_directory("runs")) {
+    for (const auto& entry : std::filesystem::directory_iterator("runs")) {
+      const bool same = recorded_recipe_hash(entry.path() / "jobs" / "train-1") == recipe_hash(job.recipe);
+      if (same) newest = std::max(newest, entry.path());
+    }
+  }
+  return newest.empty() ? "runs/" + job.recipe.name + "-" + utc_now_compact() : newest;
+}
+
+// The number of the last attempt that this rank recorded, and one more.
 int next_attempt(const Job& job) {
   int last = 0;
   for (const auto& event : read_events(rank_event_file(job.folder, job.world.rank))) {
@@ -64,15 +72,16 @@ int next_attempt(const Job& job) {
   return last + 1;
 }
 
-// All ranks must write into one folder: rank 0 chooses it.
-std::filesystem::path agreed_folder(Job& job, const std::string& asked) {
-  std::string folder = asked.empty() ? default_folder(job) : asked;
-  if (job.world.world_size > 1 && asked.empty()) {
-    static const SystemClock clock;
-    job.communicator = make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock);
-    folder = CommunicatorGroup(*job.communicator).all_gather(folder).front();
+// All ranks must write into one folder, and count attempts alike: rank 0 chooses the folder, the furthest rank the number.
+void agree(Job& job, const std::string& asked) {
+  static const SystemClock clock;
+  job.communicator = make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock);
+  CommunicatorGroup group(*job.communicator);
+  const std::string folder = asked.empty() && group.rank() == 0 ? default_folder(job).string() : asked;
+  job.folder = std::filesystem::path(group.all_gather(folder).front()) / "jobs" / "train-1";
+  for (const auto& attempt : group.all_gather(std::to_string(next_attempt(job)))) {
+    job.attempt = std::max(job.attempt, std::stoi(attempt));
   }
-  return std::filesystem::path(folder) / "jobs" / "train-1";
 }
 
 Job job_from_recipe(const World& world, const std::vector<std::string>& arguments, const std::string& output) {
@@ -83,8 +92,7 @@ Job job_from_recipe(const World& world, const std::vector<std::string>& argument
   Job job;
   job.world = world;
   job.recipe = loaded.recipe;
-  job.folder = agreed_folder(job, output);
-  job.attempt = next_attempt(job);
+  agree(job, output);
   if (world.rank == 0) {
     for (const auto& warning : loaded.warnings) log_warning(warning);
     log_info("events and checkpoints: " + job.folder.string());

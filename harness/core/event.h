@@ -14,7 +14,7 @@ namespace assay {
 ///
 ///   run        at the start of an attempt: "job", "pid", "host", "world_size", "device", "backend", "num_threads",
 ///              "parameters", "trainable_parameters", "model_flops_per_token", "flops_convention", "versions",
-///              "recipe_hash", "resumed_from" (checkpoint folder or null), "state_hash" (after load or restore),
+///              "recipe_hash", "resumed_from" (checkpoint folder or null), "state_hash" and "parameters_hash" (after load or restore),
 ///              "param_dtype" (fp32, bf16 or fp16: of the parameters as they are in memory, not as asked)
 ///   option     "name", "asked", "used": a setting that was decided while running, e.g. the attention kernel
 ///   phase      "phase" (load, restore, save, train, or a name of Phase), "seconds", "peak_allocated_bytes": it ended
@@ -27,7 +27,7 @@ namespace assay {
 ///   collective "operation", "bytes", "elements", "num_wrong", "seconds", "max_abs_error", "device", "gpu", "memory_bytes"
 ///   check      a measurement that a stage made itself: "name", "measured", ...
 ///   error      "error" (kind), "message", "phase"
-///   end        "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters),
+///   end        "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters), "parameters_hash",
 ///              "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps without waits for
 ///              data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"
 ///   A launcher (rank -1) writes for each attempt: run; error with "failed_rank" for each failure; end "exit_code",

@@ -192,6 +192,7 @@ void RankProcess::write_run_event() {
                         {"recipe_hash", recipe_hash(job_.recipe)},
                         {"resumed_from", resumed_from_},
                         {"state_hash", trainer_->state_hash()},
+                        {"parameters_hash", trainer_->parameters_hash()},
                         {"data", rows_->description()},
                         {"notes", config_.notes}});
   events_.write("option", {{"name", "model.attention"},
@@ -249,6 +250,7 @@ void RankProcess::finish(int stop_signal, double gemm_gflops) {
   Json fields{{"exit_code", stop_signal == 0 ? exit_done : exit_incomplete},
               {"stopped_by", stop_signal == 0 ? Json() : Json(stop_signal)},
               {"state_hash", trainer_->state_hash()},
+              {"parameters_hash", trainer_->parameters_hash()},
               {"gemm_gflops", gemm_gflops},
               {"compute_seconds", events_.compute_seconds},
               {"compute_cpu_seconds", events_.compute_cpu_seconds},

@@ -46,10 +46,10 @@ StepBatch load_step_batch(const RowSource& rows, std::int64_t first, const Batch
   StepBatch batch;
   const std::int64_t end = first + shape.step_rows();
   batch.loss_tokens = count_trained_tokens(rows, first, end);
-  batch.tokens = shape.step_rows() * rows.sequence_length();
   for (std::int64_t step = 0; step < shape.num_micro_steps; ++step) {
     batch.micro_batches.push_back(
         load_micro_batch(rows, first + step * shape.micro_rows(), end, batch.loss_tokens, shape, device));
+    batch.tokens += batch.micro_batches.back().input_ids.numel() * shape.world_size;
   }
   return batch;
 }

@@ -28,6 +28,24 @@ TransformerOptions transformer_options(const Recipe& recipe) {
   return {attention_kernel(recipe), recipe.data.sequence_length, recipe.train.loss_chunk_tokens};
 }
 
+// XXH3-128 of bytes in host memory.
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
+  void add(const void* data, std::size_t size) { XXH3_128bits_update(state_.get(), data, size); }
+  void add(const at::Tensor& tensor) { add(tensor.const_data_ptr(), tensor.nbytes()); }
+  std::string text() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+    std::array<char, 33> text{};
+    std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                  static_cast<unsigned long long>(hash.low64));
+    return text.data();
+  }
+
+ private:
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+};
+
 AdamWOptions adamw_options(const OptimizerOptions& options) {
   return {options.betas[0], options.betas[1], options.eps, options.weight_decay};
 }
@@ -240,24 +258,23 @@ void Trainer::finish_restore(const Progress& progress) {
   optimizer_->set_num_steps(progress.step - progress.skipped_steps);
 }
 
+std::string Trainer::parameters_hash() const {
+  Hash hash;
+  for (const auto& unit : units_) hash.add(unit->parameters());
+  return hash.text();
+}
+
 std::string Trainer::state_hash() const {
-  XXH3_state_t* state = XXH3_createState();
-  XXH3_128bits_reset(state);
-  const auto add = [&](const at::Tensor& tensor) { XXH3_128bits_update(state, tensor.const_data_ptr(), tensor.nbytes()); };
+  Hash hash;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    add(units_[i]->parameters());
-    add(optimizer_->moments(i).exp_avg);
-    add(optimizer_->moments(i).exp_avg_sq);
+    hash.add(units_[i]->parameters());
+    hash.add(optimizer_->moments(i).exp_avg);
+    hash.add(optimizer_->moments(i).exp_avg_sq);
   }
   const std::array<std::int64_t, 4> counters{progress_.step, progress_.samples, progress_.skipped_steps,
                                              optimizer_->num_steps()};
-  XXH3_128bits_update(state, counters.data(), sizeof(counters));
-  const XXH128_hash_t hash = XXH3_128bits_digest(state);
-  XXH3_freeState(state);
-  std::array<char, 33> text{};
-  std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return text.data();
+  hash.add(counters.data(), sizeof(counters));
+  return hash.text();
 }
 
 }  // namespace assay

@@ -106,6 +106,9 @@ class Trainer {
   /// XXH3-128 of parameters, moments and counters of this rank, in hexadecimal.
   std::string state_hash() const;
 
+  /// The same of the parameters alone.
+  std::string parameters_hash() const;
+
   /// Starts a phase; the trainer does so itself within step() and evaluate().
   void enter(Phase phase);
 
