@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <thread>
@@ -12,6 +13,8 @@ namespace assay {
 /// Runs `body(rank)` on one thread a rank, joins all, and rethrows the first error that is not one of communication (that of
 /// a rank whose peer has failed; the communicator's time-out ends it), or else the first.
 inline void run_ranks(int world_size, const std::function<void(int)>& body) {
+  // LibTorch's flight recorder is one for the process and not safe for several communicators at once; 0 turns it off.
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
