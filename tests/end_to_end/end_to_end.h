@@ -5,9 +5,12 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/core/event.h"
@@ -94,6 +97,17 @@ inline std::vector<Json> events(const std::filesystem::path& job, int rank, cons
     if (event["kind"] == kind && (attempt == 0 || event["attempt"] == attempt)) found.push_back(std::move(event));
   }
   return found;
+}
+
+/// Where the bytes of a tensor begin and end in a safetensors file.
+inline std::pair<std::size_t, std::size_t> place_of_tensor(const std::filesystem::path& path, const std::string& name) {
+  const auto file = read_text_file(path);
+  std::uint64_t header_size = 0;
+  std::memcpy(&header_size, file.data(), sizeof header_size);
+  const auto begin = sizeof header_size + header_size;
+  const auto header = parse_json(std::string_view(file).substr(sizeof header_size, header_size), path.string());
+  const Json& offsets = header.at(name).at("data_offsets");
+  return {begin + offsets[0].get<std::size_t>(), begin + offsets[1].get<std::size_t>()};
 }
 
 /// The last event of that kind; null if there is none.

@@ -1,7 +1,6 @@
 // assay estimate and assay verify from the outside.
 #include <gmock/gmock.h>
 
-#include <cstring>
 #include <set>
 
 #include "tests/end_to_end/end_to_end.h"
@@ -75,13 +74,9 @@ class Verify : public EndToEnd, public testing::WithParamInterface<std::tuple<st
 
   /// Adds to the first number of a tensor in the copy.
   void change_weight(const std::string& name, float by) {
-    std::fstream file(model / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
-    std::uint64_t header_size = 0;
-    file.read(reinterpret_cast<char*>(&header_size), sizeof header_size);
-    std::string header(header_size, '\0');
-    file.read(header.data(), static_cast<std::streamsize>(header_size));
-    const auto offset = parse_json(header, "header").at(name)["data_offsets"][0].get<std::uint64_t>();
-    const auto place = static_cast<std::streamoff>(8 + header_size + offset);
+    const auto path = model / "model.safetensors";
+    const auto place = static_cast<std::streamoff>(place_of_tensor(path, name).first);
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     float value = 0;
     file.seekg(place);
     file.read(reinterpret_cast<char*>(&value), sizeof value);

@@ -37,6 +37,8 @@ struct Victim {
   int rank;
 };
 
+void PrintTo(const Victim& victim, std::ostream* stream) { *stream << "rank " << victim.rank << " of " << victim.job; }
+
 class KilledRank : public Failure, public testing::WithParamInterface<Victim> {};
 INSTANTIATE_TEST_SUITE_P(Jobs, KilledRank,
                          testing::Values(Victim{"train-1", "train.job", 0}, Victim{"twin-1", "train.twin", 1}),

@@ -136,7 +136,15 @@ TEST_F(Resume, FromTheLastStepNoStepIsMade) {
   }
 }
 
-class ResumeAfterSignal : public Resume, public testing::WithParamInterface<int> {};
+class ResumeAfterSignal : public Resume, public testing::WithParamInterface<int> {
+ protected:
+  std::string saved_random_state(int step, int rank) const {
+    char name[64];
+    std::snprintf(name, sizeof name, "checkpoints/step_%08d/rank_%05d.safetensors", step, rank);
+    const auto [begin, end] = place_of_tensor(job("stopped") / name, "random_state");
+    return read_text_file(job("stopped") / name).substr(begin, end - begin);
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Signals, ResumeAfterSignal, testing::Values(SIGINT, SIGTERM),
                          testing::PrintToStringParamName());
 
@@ -162,6 +170,8 @@ TEST_P(ResumeAfterSignal, ThePrintedCommandGoesOnToTheSameEnd) {
     EXPECT_EQ(last_event(job("stopped"), rank, "step")["step"], saved) << "the step was not finished, or not saved";
     EXPECT_EQ(last_event(job("stopped"), rank, "end")["stopped_by"], SIGTERM) << "the launcher passes it on as SIGTERM";
   }
+
+  EXPECT_NE(saved_random_state(saved, 0), saved_random_state(saved, 1)) << "each rank has a random stream of its own";
 
   const auto resumed = run_program("/bin/sh", {"-c", resume}, kLongest,
                                    {.environment = {{"PATH", std::string(ASSAY_BINARY_DIR) + ":/usr/bin:/bin"}}});
