@@ -1,6 +1,8 @@
 #include "harness/core/event.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -9,20 +11,41 @@
 #include "harness/core/error.h"
 
 namespace assay {
+namespace {
+
+/// Removes what is left of a line that was not written whole: the next event must not be appended to it.
+void cut_after_last_line(int fd, const std::filesystem::path& path) {
+  struct stat facts {};
+  if (::fstat(fd, &facts) != 0) throw_errno("stat", path);
+  off_t end = facts.st_size;
+  for (char last = 0; end > 0; --end) {
+    if (::pread(fd, &last, 1, end - 1) != 1) throw_errno("read", path);
+    if (last == '\n') break;
+  }
+  if (end < facts.st_size && ::ftruncate(fd, end) != 0) throw_errno("truncate", path);
+}
+
+}  // namespace
 
 EventWriter::EventWriter(const std::filesystem::path& path, int rank, int attempt)
     : path_(path),
-      file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)),
+      file_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)),
       rank_(rank),
       attempt_(attempt) {
   if (!file_) throw_errno("open", path);
+  cut_after_last_line(file_.get(), path);
 }
 
 void EventWriter::write(std::string_view kind, std::int64_t step, const Json& fields) {
   Json event{{"kind", kind}, {"time", utc_now()}, {"rank", rank_}, {"step", step}, {"attempt", attempt_}};
   event.update(fields);
   const std::string line = dump_json(event) + "\n";
-  write_all(file_.get(), line.data(), line.size(), path_);
+  try {
+    write_all(file_.get(), line.data(), line.size(), path_);
+  } catch (const Error&) {
+    cut_after_last_line(file_.get(), path_);
+    throw;
+  }
 }
 
 std::filesystem::path rank_event_file(const std::filesystem::path& job_folder, int rank) {

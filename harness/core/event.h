@@ -10,7 +10,7 @@
 namespace assay {
 
 /// Appends events to one file, one JSON object a line: all that a process tells the outside. Each line is one write, so a
-/// process that is killed leaves whole lines. Kinds and fields:
+/// process that is killed leaves whole lines; what a full disk or a power cut left of one is removed before the next. Kinds and fields:
 ///
 ///   run        at the start of an attempt: "job", "pid", "host", "world_size", "device", "backend", "num_threads",
 ///              "parameters", "trainable_parameters", "model_flops_per_token", "flops_convention", "versions",
@@ -36,7 +36,7 @@ namespace assay {
 ///   And check "name": "planned_kill", "victim", "signal" before a rank is killed on purpose.
 class EventWriter {
  public:
-  /// Opens for appending; creates the file. Throws Error{io}. `rank` is -1 for the launcher.
+  /// Opens for appending, after the last whole line; creates the file. Throws Error{io}. `rank` is -1 for the launcher.
   EventWriter(const std::filesystem::path& path, int rank, int attempt);
 
   /// Writes {"kind", "time", "rank", "step", "attempt", ...fields}. Thread-safe by one write. Throws Error{io}.

@@ -23,12 +23,9 @@ void start_log(const std::string& prefix, LogLevel level) {
   std::string escaped;
   for (const char c : prefix) escaped += c == '%' ? std::string("%%") : std::string(1, c);
   logger().set_pattern("%^" + escaped + "%v%$");
-  logger().set_level(level == LogLevel::quiet     ? spdlog::level::warn
-                     : level == LogLevel::verbose ? spdlog::level::debug
-                                                  : spdlog::level::info);
+  logger().set_level(level == LogLevel::quiet ? spdlog::level::warn : spdlog::level::info);
 }
 
-void log_debug(const std::string& message) { logger().debug("{}", message); }
 void log_info(const std::string& message) { logger().info("{}", message); }
 void log_warning(const std::string& message) { logger().warn("warning: {}", message); }
 void log_error(const std::string& message) { logger().error("error: {}", message); }

@@ -223,7 +223,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   for (;; ++spec.attempt) {
     spec.folder = run_folder / ("attempt_" + std::to_string(spec.attempt - 1));
     const LaunchResult result = launch(spec);
-    if (!result.root_cause) return result.exit_code;
+    if (!result.root_cause) return result.interrupted_by ? 128 + *result.interrupted_by : result.exit_code;
     const bool may_restart = spec.attempt <= spec.max_restarts && !result.interrupted_by;
     if (!may_restart || would_fail_again(*result.root_cause)) {
       std::cerr << failure_block(spec.program.front(), result.failures) << std::flush;

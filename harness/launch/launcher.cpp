@@ -97,10 +97,14 @@ class Launch {
     }
   }
 
+  void note_interrupt(int signal) {
+    if (!result_.interrupted_by) result_.interrupted_by = signal;
+  }
+
   void on_signal(int signal) {
+    note_interrupt(signal);
     if (stage_ == Stage::ending && clock_.wall_seconds() - stage_began_ > kSameRequestSeconds) kill_group();
     if (stage_ != Stage::running && stage_ != Stage::settling) return;
-    if (result_.failures.empty()) result_.interrupted_by = signal;
     log_warning("got " + signal_name(signal) + ": the ranks are asked to end; once more kills them");
     end_group(spec_.interrupt_grace_seconds);
   }
@@ -123,13 +127,14 @@ class Launch {
 
   void finish() {
     result_.seconds = clock_.wall_seconds() - started_;
-    if (result_.interrupted_by) result_.exit_code = 128 + *result_.interrupted_by;
+    if (result_.interrupted_by && !group_.all_succeeded()) result_.exit_code = 128 + *result_.interrupted_by;
     if (!result_.failures.empty()) {
       result_.root_cause = find_root_cause(result_.failures);
       result_.exit_code = exit_code_of(*result_.root_cause);
     }
-    while (!group_.finish_output()) {
-      if (!signals_.wait(output_pause()).empty()) break;
+    for (std::vector<int> caught; caught.empty() && !group_.finish_output();) {
+      caught = signals_.wait(output_pause());
+      for (const int signal : caught) note_interrupt(signal);
     }
     note("end", 0,
          {{"exit_code", result_.exit_code},

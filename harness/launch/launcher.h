@@ -53,11 +53,11 @@ struct LaunchSpec {
 };
 
 struct LaunchResult {
-  /// 0; the root cause's (exit_code_of); 128 + signal if interrupted without a failure.
+  /// The root cause's (exit_code_of); else 0 if every rank exited with 0, also after a signal; else 128 + signal.
   int exit_code = 0;
   std::optional<RankFailure> root_cause;
   std::vector<RankFailure> failures;  ///< in the order they were seen; ends that the launcher brought about are none
-  std::optional<int> interrupted_by;  ///< signal that this process got
+  std::optional<int> interrupted_by;  ///< first signal that this process got, also after a failure
   double seconds = 0;
 };
 

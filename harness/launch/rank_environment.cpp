@@ -57,7 +57,6 @@ std::vector<std::string> environment_of(const LaunchSpec& spec, int rank, int ma
       {"TORCHELASTIC_RUN_ID", spec.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
       {"TORCHELASTIC_ERROR_FILE", files.error.string()},
-      {"ASSAY_ATTEMPT", std::to_string(spec.attempt)},
       {kHeartbeatVariable, files.heartbeat.string()},
   };
   for (const auto& [name, value] : contract) variables[name] = value;

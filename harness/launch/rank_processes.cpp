@@ -86,6 +86,13 @@ bool RankProcesses::all_ended() const {
   return std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.child->running(); });
 }
 
+bool RankProcesses::all_succeeded() {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](Rank& rank) {
+    const auto status = rank.child->poll();
+    return status && status->success();
+  });
+}
+
 LaunchView RankProcesses::view() const {
   LaunchView view;
   for (const auto& rank : ranks_) {

@@ -22,6 +22,8 @@ class RankProcesses {
 
   int master_port() const { return master_port_; }
   bool all_ended() const;
+  /// All have ended, with exit code 0.
+  bool all_succeeded();
   LaunchView view() const;
 
   /// Looks at every rank once, without blocking; `elapsed_seconds` have passed since the last look. Returns new

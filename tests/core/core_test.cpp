@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <cmath>
 #include <filesystem>
@@ -77,6 +79,38 @@ TEST(Events, ALineCutShortByAKillIsLeftOut) {
   EXPECT_EQ(events[0]["step"], 7);
   EXPECT_EQ(events[0]["attempt"], 2);
   EXPECT_EQ(events[0]["loss"], 1.5);
+}
+
+TEST(Events, WhatWasCutShortIsRemovedBeforeTheNextAttempt) {
+  const TemporaryFolder folder;
+  const auto path = folder.path / "rank_00000.jsonl";
+  std::ofstream(path) << R"({"kind":"st)";
+  EventWriter(path, 0, 1).write("step", 1, Json::object());
+  std::ofstream(path, std::ios::app) << R"({"kind":"st)";
+  EventWriter(path, 0, 2).write("step", 2, Json::object());
+  const auto events = read_events(path);
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0]["step"], 1);
+  EXPECT_EQ(events[1]["step"], 2);
+}
+
+TEST(Events, NothingIsLeftOfAnEventThatCouldNotBeWritten) {
+  const TemporaryFolder folder;
+  const auto path = folder.path / "rank_00000.jsonl";
+  EventWriter writer(path, 0, 1);
+  writer.write("step", 1, Json::object());
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit full{std::filesystem::file_size(path) + 20, before.rlim_max};
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &full);
+  EXPECT_THROW(writer.write("step", 2, Json::object()), Error);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  writer.write("step", 3, Json::object());
+  const auto events = read_events(path);
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[1]["step"], 3);
 }
 
 TEST(Files, Sha256IsTheStandardOne) {

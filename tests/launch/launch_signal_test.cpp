@@ -70,6 +70,36 @@ TEST_F(LaunchSignalTest, AKilledLauncherLeavesNoRank) {
   expect_nobody("up");
 }
 
+TEST_F(LaunchTest, ASignalDoesNotUndoWhatAllRanksDidToTheEnd) {
+  auto spec = spec_of({"save-on-term"}, 2);
+  bool sent = false;
+  spec.on_tick = [&](const LaunchView&) {
+    if (sent || proof("ready", 0).empty() || proof("ready", 1).empty()) return;
+    sent = true;
+    ::kill(::getpid(), SIGTERM);
+  };
+  const auto result = launch(spec);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.interrupted_by, SIGTERM);
+}
+
+TEST_F(LaunchTest, ASignalAfterAFailureIsKeptBesideIt) {
+  auto spec = spec_of({"@0", "exit", "5", "@1", "sleep", "20"}, 2);
+  spec.settle_seconds = 10;
+  bool sent = false;
+  spec.on_tick = [&](const LaunchView& view) {
+    if (sent || view.ranks[0].alive) return;
+    sent = true;
+    ::kill(::getpid(), SIGINT);
+  };
+  const auto result = launch(spec);
+  EXPECT_EQ(result.exit_code, 5);
+  ASSERT_TRUE(result.root_cause);
+  EXPECT_EQ(result.root_cause->rank, 0);
+  EXPECT_EQ(result.interrupted_by, SIGINT);
+  EXPECT_LT(result.seconds, 5) << "the signal ends the others at once";
+}
+
 TEST_F(LaunchSignalTest, AStoppedLauncherBlamesNobody) {
   // Launcher and ranks are stopped together, as by a suspended machine, for longer than a rank may be.
   auto launcher = start_launcher({"--nproc-per-node", "2"}, {kRankProgram, "proof", "up", "sleep", "2"});

@@ -54,7 +54,6 @@ TEST_F(LaunchTest, RanksGetTorchrunsEnvironment) {
         {"TORCHELASTIC_RUN_ID", "job 7"},
         {"TORCHELASTIC_USE_AGENT_STORE", "False"},
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-        {"ASSAY_ATTEMPT", "2"},
         {"OWN", "kept"},
         {"OMP_NUM_THREADS", "1"},
         {"ASSAY_HEARTBEAT_FILE", (folder.path / "job/heartbeat" / ("rank_0000" + place)).string()},

@@ -71,7 +71,7 @@ void print_open_descriptors() {
 
 void write_error_event(const std::string& kind, const std::string& folder) {
   EventWriter events(folder + "/events/rank_0000" + variable("RANK") + ".jsonl", std::stoi(variable("RANK")),
-                     std::stoi(variable("ASSAY_ATTEMPT")));
+                     std::stoi(variable("TORCHELASTIC_RESTART_COUNT")) + 1);
   events.write("error", 3, {{"error", kind}, {"message", "own words"}, {"phase", "backward"}});
 }
 
