@@ -12,6 +12,13 @@
 namespace assay {
 namespace {
 
+/// Why a checkpoint was not used. One that could not be read now (no file descriptor left, a disk that is away) may be whole
+/// all the same.
+struct Unusable {
+  std::string reason;
+  bool damaged = false;
+};
+
 /// Unlike that of any other job, also on another machine.
 std::string new_id() {
   std::random_device random;
@@ -20,13 +27,14 @@ std::string new_id() {
   return text;
 }
 
-/// "" if all ranks succeeded. Damage on any rank comes first: then nothing can be said of how the file fits.
-/// Throws what else a rank found.
-std::string damage_in(const std::vector<RankOutcome>& outcomes, const std::filesystem::path& path) {
-  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
-    const auto& outcome = outcomes[rank];
-    if (!outcome.ok && (outcome.kind == ErrorKind::data || outcome.kind == ErrorKind::io)) {
-      return "rank " + std::to_string(rank) + ": " + outcome.text;
+/// Why the checkpoint cannot be used; nothing if all ranks succeeded. Damage on any rank comes first: then nothing can be
+/// said of how the file fits. Throws what else a rank found.
+std::optional<Unusable> unusable_by(const std::vector<RankOutcome>& outcomes, const std::filesystem::path& path) {
+  for (const auto kind : {ErrorKind::data, ErrorKind::io}) {
+    for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+      const auto& outcome = outcomes[rank];
+      if (outcome.ok || outcome.kind != kind) continue;
+      return Unusable{"rank " + std::to_string(rank) + ": " + outcome.text, kind == ErrorKind::data};
     }
   }
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
@@ -35,7 +43,7 @@ std::string damage_in(const std::vector<RankOutcome>& outcomes, const std::files
                   "restoring " + path.string() + ": rank " + std::to_string(rank) + ": " + outcomes[rank].text);
     }
   }
-  return "";
+  return std::nullopt;
 }
 
 Manifest read_complete_manifest(const std::filesystem::path& path) {
@@ -54,7 +62,7 @@ Manifest read_complete_manifest(const std::filesystem::path& path) {
 
 struct Checkpointer::Attempt {
   std::optional<RestoreResult> result;
-  std::string damage;
+  Unusable failure;
 };
 
 Checkpointer::Checkpointer(std::filesystem::path folder, int keep_latest, RankGroup& group)
@@ -137,7 +145,7 @@ Checkpointer::Attempt Checkpointer::attempt(const std::filesystem::path& path,
   // Rank 0's reading of the manifest is everyone's.
   const auto manifests = try_on_all_ranks(
       group_, [&]() -> std::string { return group_.rank() == 0 ? manifest_text(read_complete_manifest(path)) : ""; });
-  if (const auto damage = damage_in(manifests, path); !damage.empty()) return {std::nullopt, damage};
+  if (const auto failure = unusable_by(manifests, path)) return {std::nullopt, *failure};
   RestoreResult result;
   result.path = path;
   result.manifest = parse_manifest(manifests[0].text, (path / manifest_name).string());
@@ -153,8 +161,8 @@ Checkpointer::Attempt Checkpointer::attempt(const std::filesystem::path& path,
     result.rank_state = read_rank_file(path / record.name, record, destinations);
     return "";
   });
-  if (const auto damage = damage_in(outcomes, path); !damage.empty()) return {std::nullopt, damage};
-  return {std::move(result), ""};
+  if (const auto failure = unusable_by(outcomes, path)) return {std::nullopt, *failure};
+  return {std::move(result), {}};
 }
 
 std::optional<RestoreResult> Checkpointer::restore_newest(const std::vector<TensorDestination>& destinations) {
@@ -178,9 +186,9 @@ std::optional<RestoreResult> Checkpointer::restore_newest(const std::vector<Tens
       attempted.result->seconds = clock.wall_seconds() - start;
       return std::move(attempted.result);
     }
-    damaged_.insert(path);
-    reasons += "\n  " + path.filename().string() + ": " + attempted.damage;
-    skipped.push_back({path, attempted.damage});
+    if (attempted.failure.damaged) damaged_.insert(path);
+    reasons += "\n  " + path.filename().string() + ": " + attempted.failure.reason;
+    skipped.push_back({path, attempted.failure.reason});
   }
   if (skipped.empty()) return std::nullopt;
   throw Error(ErrorKind::io, "no whole checkpoint is left in " + folder_.string() + ":" + reasons);
@@ -191,8 +199,12 @@ RestoreResult Checkpointer::restore(const std::filesystem::path& checkpoint,
   const SystemClock clock;
   const double start = clock.wall_seconds();
   auto attempted = attempt(checkpoint, destinations);
-  if (!attempted.result)
-    throw Error(ErrorKind::data, "checkpoint " + checkpoint.string() + " is damaged: " + attempted.damage);
+  if (!attempted.result) {
+    const bool damaged = attempted.failure.damaged;
+    throw Error(damaged ? ErrorKind::data : ErrorKind::io,
+                "checkpoint " + checkpoint.string() + (damaged ? " is damaged: " : " cannot be read: ") +
+                    attempted.failure.reason);
+  }
   attempted.result->seconds = clock.wall_seconds() - start;
   return std::move(*attempted.result);
 }

@@ -170,6 +170,31 @@ TEST_F(CheckpointerDamage, DoesNotCountInLaterSaves) {
               Each(""));
 }
 
+// Too many open files or a disk that is away for a moment is no damage: nothing is removed for it.
+TEST_F(CheckpointerDamage, WhatCannotBeReadNowIsSkippedAndKept) {
+  const auto away = folder_.path / "away";
+  std::filesystem::rename(shard_, away);
+  std::filesystem::create_symlink(shard_.filename(), shard_);  // to itself: open fails with ELOOP
+  EXPECT_THAT(run_ranks(kRanks,
+                        [&](RankGroup& group) {
+                          Checkpointer checkpointer(folder_.path, 2, group);
+                          RankState state(9, 9);
+                          const auto restored = checkpointer.restore_newest(state.destinations());
+                          EXPECT_EQ(restored->step, 3);
+                          EXPECT_THAT(restored->skipped.at(0).reason, HasSubstr("rank 1: open "));
+                          save_step(checkpointer, group, 5);
+                        }),
+              Each(""));
+  std::filesystem::rename(away, shard_);
+  EXPECT_THAT(run_ranks(kRanks,
+                        [&](RankGroup& group) {
+                          Checkpointer checkpointer(folder_.path, 2, group);
+                          RankState state(9, 9);
+                          EXPECT_EQ(checkpointer.restore_newest(state.destinations())->step, 6);
+                        }),
+              Each(""));
+}
+
 TEST_F(CheckpointerDamage, AChosenCheckpointThatIsDamagedIsRefused) {
   std::filesystem::resize_file(shard_, 10);
   EXPECT_THAT(run_ranks(kRanks,
