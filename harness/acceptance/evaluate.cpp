@@ -70,11 +70,14 @@ Result& StageChecks::judge(const std::string& name, std::optional<double> measur
     result.measured = plain_number(*measured);
     return result;
   }
-  auto& result = add(name, limit->met_by(*measured) ? Status::pass : Status::fail);
+  const bool met = limit->met_by(*measured);
+  const bool judged = limit->kind != LimitKind::info;
+  auto& result = add(name, !met ? Status::fail : judged ? Status::pass : Status::skip);
   if (std::isfinite(*measured)) result.measured = plain_number(*measured);
   if (limit->value) result.limit = plain_number(*limit->value);
   result.unit = limit->unit;
   result.margin = limit->margin_of(*measured);
+  if (result.status == Status::skip) result.reason = "recorded, not judged";
   if (result.status == Status::fail) result.reason = format_number(*measured) + ", must be " + limit->text();
   return result;
 }
@@ -138,6 +141,28 @@ Result not_started(const std::string& stage, const std::string& blocking) {
   return result;
 }
 
+std::vector<Result> stages_left_out(const Recipe& recipe) {
+  const auto& chosen = recipe.accept.stages;
+  std::vector<Result> results;
+  std::string names;
+  for (const auto& stage : all_stages()) {
+    if (std::find(chosen.begin(), chosen.end(), stage) != chosen.end()) continue;
+    StageChecks checks(stage, "");
+    checks.add("stage", Status::skip, "left out by accept.stages").ran = false;
+    results.push_back(checks.take().front());
+    names += (names.empty() ? "" : ", ") + stage;
+  }
+  if (results.empty()) return results;
+  StageChecks checks("accept", "recipe.yaml");
+  auto& result = checks.add("stages", Status::incomplete,
+                            "accept.stages leaves out " + names + ": what they examine is not known of this machine");
+  result.measured = chosen.size();
+  result.limit = all_stages().size();
+  result.unit = "stages";
+  results.push_back(result);
+  return results;
+}
+
 std::vector<Result> evaluate_run(const RunRecord& run) {
   std::vector<Result> all;
   std::string blocking;
@@ -150,6 +175,8 @@ std::vector<Result> evaluate_run(const RunRecord& run) {
     if (blocking.empty() && blocks_later_jobs(results)) blocking = stage;
     all.insert(all.end(), results.begin(), results.end());
   }
+  const auto left_out = stages_left_out(run.recipe);
+  all.insert(all.end(), left_out.begin(), left_out.end());
   return all;
 }
 

@@ -24,7 +24,11 @@ bool can_be_evaluated_when_blocked(const std::string& stage, const RunRecord& ru
 /// The one result of a stage that was left out because `blocking` did not pass.
 Result not_started(const std::string& stage, const std::string& blocking);
 
-/// All stages of the recipe in order, with stages left out after one that blocks.
+/// A skip for each stage that accept.stages does not name, and one result that makes such a run incomplete: a part of
+/// the acceptance accepts nothing. Empty if all stages are named.
+std::vector<Result> stages_left_out(const Recipe& recipe);
+
+/// All stages of the recipe in order, with stages left out after one that blocks; then what accept.stages leaves out.
 std::vector<Result> evaluate_run(const RunRecord& run);
 
 /// Steps between checkpoints in the jobs of stage train: the recipe's, or half of max_steps if the recipe's leaves no

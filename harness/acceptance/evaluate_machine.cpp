@@ -111,13 +111,14 @@ std::vector<Result> evaluate_machine(const RunRecord& run) {
                nested(run.machine, "memory", "available_bytes"), "memory",
                "use fewer processes, a smaller train.micro_batch_size, or a machine with more memory");
   }
-  // Each rank's state as often as checkpoints are kept, one more while the next is written, for the run and its twin.
+  // The state (of which each rank saves its part) as often as checkpoints are kept, one more while the next is written,
+  // for the run and its twin.
   const Json* by_category = dry_run == nullptr ? nullptr : member_of(*dry_run, "by_category");
   const auto parameters = number_in(by_category, "parameters");
   const auto optimizer = number_in(by_category, "optimizer");
   std::optional<double> disk;
   if (parameters && optimizer) {
-    disk = (*parameters + *optimizer) * ranks * 2 * static_cast<double>(run.recipe.checkpoint.keep_latest + 1);
+    disk = (*parameters + *optimizer) * 2 * static_cast<double>(run.recipe.checkpoint.keep_latest + 1);
   }
   check_room(checks, "disk", disk, nested(run.machine, "disk", "free_bytes"), "disk at the run folder",
              "free some, or give another --output");

@@ -6,6 +6,7 @@
 
 #include "harness/acceptance/measurements.h"
 #include "harness/acceptance/stage_checks.h"
+#include "harness/core/memory_scope.h"
 #include "harness/core/units.h"
 
 namespace assay {
@@ -51,9 +52,8 @@ Deviations compare_all(const JobRecord& job, const Json& dry_run, const std::str
     }
     const Json* measured = memory != nullptr && memory->contains(measured_key) ? &(*memory)[measured_key] : nullptr;
     for (const auto& [name, value] : predicted.items()) {
-      const bool not_passed =
-          predicted_key == "by_phase" && value == 0;  // saving and restoring are no part of a dry run
-      if (not_passed) continue;
+      const bool not_in_dry_run = name == name_of(Phase::save) || name == name_of(Phase::restore);
+      if (predicted_key == "by_phase" && not_in_dry_run) continue;
       compare(rank, name, number_in(measured, name), value.get<double>(), found);
     }
   }
@@ -68,48 +68,64 @@ void judge_deviations(StageChecks& checks, const std::string& name, const Deviat
   result.reason = found.words.empty() ? "measured equals the dry run" : found.words;
 }
 
-void check_formula(const RunRecord& run, const JobRecord& job, StageChecks& checks) {
-  const Json* formula = member_of(run.estimate, "formula");
-  const auto total = number_in(formula, "total");
-  std::optional<double> largest;
+struct MeasuredPeaks {
+  std::vector<double> bytes;  ///< of each rank
+  std::string missing;        ///< why there are not all of them; empty: they are there
+};
+
+MeasuredPeaks measured_peaks(const JobRecord& job) {
+  MeasuredPeaks peaks;
+  if (job.world_size() == 0) peaks.missing = "there was no training job";
   for (int rank = 0; rank < job.world_size(); ++rank) {
     const auto measured = number_in(job.last(rank, "memory", job.last_attempt()), "measured_allocated_bytes");
-    if (measured) largest = std::max(largest.value_or(0), *measured);
+    if (!measured) peaks.missing = "rank " + std::to_string(rank) + " was not measured";
+    peaks.bytes.push_back(measured.value_or(0));
   }
-  const auto deviation = total && largest && *largest > 0 ? std::optional(*total / *largest - 1) : std::nullopt;
-  auto& result =
-      checks.judge("formula", deviation, run.limits, "formula_deviation", "formula or measurement is missing");
+  return peaks;
+}
+
+double largest_of(const MeasuredPeaks& peaks) { return *std::max_element(peaks.bytes.begin(), peaks.bytes.end()); }
+
+void check_formula(const RunRecord& run, const MeasuredPeaks& peaks, StageChecks& checks) {
+  const auto total = number_in(member_of(run.estimate, "formula"), "total");
+  std::optional<double> deviation;
+  if (total && peaks.missing.empty() && largest_of(peaks) > 0) deviation = *total / largest_of(peaks) - 1;
+  auto& result = checks.judge("formula", deviation, run.limits, "formula_deviation",
+                              peaks.missing.empty() ? "there is no formula" : peaks.missing);
   if (deviation) result.reason = "closed formula over the largest measured peak, minus 1";
 }
 
-void check_capacity(const RunRecord& run, const JobRecord& job, StageChecks& checks) {
+void check_capacity(const RunRecord& run, const MeasuredPeaks& peaks, StageChecks& checks) {
   if (!run.recipe.device_memory_bytes) return;
-  std::vector<int> beyond;
-  double largest = 0;
-  for (int rank = 0; rank < job.world_size(); ++rank) {
-    const auto measured = number_in(job.last(rank, "memory", job.last_attempt()), "measured_allocated_bytes");
-    if (!measured) {
-      checks.missing("capacity", "rank " + std::to_string(rank) + " was not measured");
-      return;
-    }
-    largest = std::max(largest, *measured);
-    if (*measured > static_cast<double>(*run.recipe.device_memory_bytes)) beyond.push_back(rank);
+  if (!peaks.missing.empty()) {
+    checks.missing("capacity", peaks.missing);
+    return;
   }
-  auto& result = checks.add("capacity", beyond.empty() ? Status::pass : Status::fail);
-  result.measured = static_cast<std::int64_t>(largest);
-  result.limit = *run.recipe.device_memory_bytes;
+  const auto capacity = *run.recipe.device_memory_bytes;
+  auto& result = checks.add("capacity", Status::pass);
+  result.measured = static_cast<std::int64_t>(largest_of(peaks));
+  result.limit = capacity;
   result.unit = "bytes";
-  result.ranks = beyond;
+  for (std::size_t rank = 0; rank < peaks.bytes.size(); ++rank) {
+    if (peaks.bytes[rank] > static_cast<double>(capacity)) result.ranks.push_back(static_cast<int>(rank));
+  }
+  if (!result.ranks.empty()) result.status = Status::fail;
 }
 
-using Figure = std::function<std::optional<double>(const RankUtilization&)>;
+/// A figure that ranks are compared by.
+struct Balance {
+  std::string name;
+  std::function<std::optional<double>(const RankUtilization&)> figure;
+  std::string median_limit;  ///< of the lowest rank over the median of all
+  std::string floor_limit;   ///< of the lowest rank; empty: none
+};
 
-/// No rank may be below a share of the median of all, nor (if `floor_limit` is given) below a fixed floor.
-void check_balance(const RunRecord& run, const std::vector<RankUtilization>& rows, const std::string& name,
-                   const Figure& figure, const std::string& floor_limit, StageChecks& checks) {
+void check_balance(const RunRecord& run, const std::vector<RankUtilization>& rows, const Balance& balance,
+                   StageChecks& checks) {
+  const auto& name = balance.name;
   std::vector<double> values;
   for (const auto& row : rows) {
-    const auto value = figure(row);
+    const auto value = balance.figure(row);
     if (!value) {
       checks.missing(name, "rank " + std::to_string(row.rank) + " has no " + name);
       return;
@@ -119,10 +135,10 @@ void check_balance(const RunRecord& run, const std::vector<RankUtilization>& row
   const auto lowest = values.empty() ? std::nullopt : std::optional(*std::min_element(values.begin(), values.end()));
   const auto median = median_of(values);
   auto name_ranks = [&](Result& result, double threshold) {
+    if (result.status != Status::fail) return;
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (values[i] < threshold) result.ranks.push_back(rows[i].rank);
     }
-    if (result.status != Status::fail) return;
     for (const auto rank : result.ranks)
       result.reason +=
           "; rank " + std::to_string(rank) + " has " + format_number(values[static_cast<std::size_t>(rank)]);
@@ -130,10 +146,10 @@ void check_balance(const RunRecord& run, const std::vector<RankUtilization>& row
     result.action = Action::watch;
   };
   const auto ratio = lowest && median && *median > 0 ? std::optional(*lowest / *median) : std::nullopt;
-  auto& balance = checks.judge(name + "_of_median", ratio, run.limits, "share_of_median", "no rank was measured");
-  if (ratio && !balance.limit.is_null()) name_ranks(balance, balance.limit.get<double>() * *median);
-  if (floor_limit.empty()) return;
-  auto& floor = checks.judge(name, lowest, run.limits, floor_limit, "no rank was measured");
+  auto& of_median = checks.judge(name + "_of_median", ratio, run.limits, balance.median_limit, "no rank was measured");
+  if (ratio && !of_median.limit.is_null()) name_ranks(of_median, of_median.limit.get<double>() * *median);
+  if (balance.floor_limit.empty()) return;
+  auto& floor = checks.judge(name, lowest, run.limits, balance.floor_limit, "no rank was measured");
   if (!lowest) return;
   if (!floor.limit.is_null()) name_ranks(floor, floor.limit.get<double>());
   if (*std::max_element(values.begin(), values.end()) > 1 && floor.status == Status::pass) {
@@ -152,8 +168,9 @@ std::vector<Result> evaluate_memory(const RunRecord& run) {
                    run.limits);
   judge_deviations(checks, "by_category", compare_all(job, dry_run, "by_category", "by_category"), run.limits);
   judge_deviations(checks, "by_phase", compare_all(job, dry_run, "by_phase", "by_phase"), run.limits);
-  check_formula(run, job, checks);
-  check_capacity(run, job, checks);
+  const auto peaks = measured_peaks(job);
+  check_formula(run, peaks, checks);
+  check_capacity(run, peaks, checks);
   return checks.take();
 }
 
@@ -161,11 +178,14 @@ std::vector<Result> evaluate_utilization(const RunRecord& run) {
   const auto& job = undisturbed_job(run);
   StageChecks checks("utilization", "jobs/" + (job.name.empty() ? "train-1" : job.name) + "/events");
   const auto rows = utilization_of(job, job.last_attempt());
-  check_balance(
-      run, rows, "compute_share", [](const RankUtilization& row) { return row.compute_share; }, "", checks);
-  check_balance(
-      run, rows, "ceiling_fraction", [](const RankUtilization& row) { return row.ceiling_fraction; },
-      "ceiling_fraction", checks);
+  // A rank that is slow in all it does has a share and a fraction like the others': only its speeds give it away.
+  const std::vector<Balance> balances{
+      {"compute_share", [](const auto& row) { return row.compute_share; }, "share_of_median", ""},
+      {"gemm_gflops", [](const auto& row) { return row.gemm_gflops; }, "speed_of_median", ""},
+      {"model_gflops", [](const auto& row) { return row.model_gflops; }, "speed_of_median", ""},
+      {"ceiling_fraction", [](const auto& row) { return row.ceiling_fraction; }, "share_of_median", "ceiling_fraction"},
+  };
+  for (const auto& balance : balances) check_balance(run, rows, balance, checks);
   return checks.take();
 }
 

@@ -1,6 +1,10 @@
 #include "harness/acceptance/job_recipes.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "harness/acceptance/evaluate.h"
+#include "harness/core/error.h"
 #include "model/model_config.h"
 
 namespace assay {
@@ -18,6 +22,11 @@ Recipe single_recipe(const Recipe& target) {
   recipe.checkpoint.minutes.reset();
   recipe.checkpoint.save_at_end = true;
   recipe.resume = "never";
+  const bool has_rows_of_all_ranks = target.data.format == DataFormat::batches && world_size_of(target) > 1;
+  if (has_rows_of_all_ranks) {
+    recipe.data.format = DataFormat::synthetic;
+    recipe.data.path.clear();
+  }
   return recipe;
 }
 
@@ -26,6 +35,28 @@ Recipe train_recipe(const Recipe& target) {
   recipe.checkpoint.interval = checkpoint_interval_of(target);
   recipe.resume = "auto";
   return recipe;
+}
+
+Recipe twin_recipe(const Recipe& target) {
+  Recipe recipe = train_recipe(target);
+  recipe.resume = "never";
+  return recipe;
+}
+
+void check_can_be_accepted(const Recipe& recipe) {
+  const auto& stages = recipe.accept.stages;
+  const bool trains = std::find(stages.begin(), stages.end(), "train") != stages.end();
+  if (trains && recipe.train.max_steps < 2) {
+    throw Error(ErrorKind::recipe, "train.max_steps is " + std::to_string(recipe.train.max_steps) +
+                                       ": stage train saves, kills and resumes between two steps; write 2 or more");
+  }
+  auto check_there = [](const std::string& key, const std::string& path) {
+    if (!std::filesystem::exists(path)) throw Error(ErrorKind::data, key + ": there is no file or folder " + path);
+  };
+  check_there("model.path", recipe.model.path);
+  if (recipe.data.format == DataFormat::synthetic) return;
+  for (const auto& entry : recipe.data.path) check_there("data.path", entry.path);
+  if (recipe.data.eval_path) check_there("data.eval_path", *recipe.data.eval_path);
 }
 
 std::string reduced_model_of(const Recipe& recipe) {

@@ -18,12 +18,17 @@ namespace {
 constexpr std::array<std::string_view, 4> kKindNames{"min", "max", "within", "info"};
 constexpr std::array<std::string_view, 4> kKindTexts{"at least", "at most", "within", "recorded only"};
 
-const std::vector<std::string>& known_names() {
-  static const std::vector<std::string> names{
-      "collective_max_abs_error", "memory_deviation", "formula_deviation", "loss_slope",
-      "resume_difference",        "share_of_median",  "ceiling_fraction"};
-  return names;
+/// Every known limit and the kind that its check asks for; info is allowed for each.
+const std::map<std::string, LimitKind>& known_limits() {
+  static const std::map<std::string, LimitKind> kinds{
+      {"collective_max_abs_error", LimitKind::max}, {"memory_deviation", LimitKind::within},
+      {"formula_deviation", LimitKind::within},     {"loss_slope", LimitKind::max},
+      {"resume_difference", LimitKind::max},        {"share_of_median", LimitKind::min},
+      {"speed_of_median", LimitKind::min},          {"ceiling_fraction", LimitKind::min}};
+  return kinds;
 }
+
+std::string_view name_of(LimitKind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
 
 void read_field(const std::string& name, const YamlNode::Entry& field, Limit& limit, Problems& problems) {
   const auto key = name + "." + field.key;
@@ -60,6 +65,11 @@ Limit read_limit(const std::string& name, const YamlNode& node, Problems& proble
   for (const auto& field : node.entries) read_field(name, field, limit, problems);
   for (const char* key : {"kind", "unit", "source"}) {
     if (node.find(key) == nullptr) problems.add(node.place, name + "." + key, "is missing");
+  }
+  const auto kind = known_limits().at(name);
+  if (limit.kind != LimitKind::info && limit.kind != kind) {
+    problems.add(node.place, name + ".kind",
+                 "is " + std::string(name_of(kind)) + " or info, not " + std::string(name_of(limit.kind)));
   }
   if (limit.kind != LimitKind::info && !limit.value && problems.all_good({name + ".value"})) {
     problems.add(node.place, name + ".value", "is missing");
@@ -108,11 +118,12 @@ Limits load_limits(const std::filesystem::path& path) {
   const auto root = parse_yaml(read_text_file(path), path.string(), problems);
   if (root.kind != YamlNode::Kind::map) problems.add(root.place, "", "a limits file is a mapping of names");
   for (const auto& row : root.entries) {
-    const auto& names = known_names();
-    if (std::find(names.begin(), names.end(), row.key) != names.end()) {
+    if (known_limits().contains(row.key)) {
       limits.rows[row.key] = read_limit(row.key, row.value, problems);
       continue;
     }
+    std::vector<std::string> names;
+    for (const auto& [name, kind] : known_limits()) names.push_back(name);
     const auto nearest = nearest_name(row.key, names);
     problems.add(row.place, row.key, "is no known limit" + (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
   }

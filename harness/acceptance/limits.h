@@ -34,7 +34,8 @@ struct Limits {
 };
 
 /// Reads a limits file: a YAML mapping name -> {kind, value, unit, source}. Throws Error{recipe} that lists every
-/// mistake as file:line:column: an unknown or repeated name or key, a wrong type, a missing value or source.
+/// mistake as file:line:column: an unknown or repeated name or key, a wrong type, a kind that the check of this name
+/// does not ask for (info is allowed for each), a missing value or source.
 /// Error{data} without a file.
 Limits load_limits(const std::filesystem::path& path);
 

@@ -124,20 +124,23 @@ std::optional<double> slope_of(const std::map<std::int64_t, std::optional<double
 std::vector<RankUtilization> utilization_of(const JobRecord& job, int attempt) {
   std::vector<RankUtilization> rows;
   for (int rank = 0; rank < job.world_size(); ++rank) {
-    RankUtilization row{rank, {}, {}};
+    RankUtilization row;
+    row.rank = rank;
     const Json* run = job.last(rank, "run", attempt);
     const Json* end = job.last(rank, "end", attempt);
     const auto wall = number_in(end, "compute_seconds");
     const auto cpu = number_in(end, "compute_cpu_seconds");
     const auto threads = number_in(run, "num_threads");
     if (wall && cpu && threads && *wall > 0 && *threads > 0) row.compute_share = *cpu / (*wall * *threads);
-    const auto gflops = number_in(end, "gemm_gflops");
+    row.gemm_gflops = number_in(end, "gemm_gflops");
     const auto flops_per_token = number_in(run, "model_flops_per_token");
     std::optional<double> tokens = 0;
     for (const auto* step : job.events(rank, "step", attempt)) add(tokens, number_in(step, "tokens"));
-    if (cpu && gflops && flops_per_token && tokens && *cpu > 0 && *gflops > 0 && *tokens > 0) {
-      row.ceiling_fraction = *flops_per_token * *tokens / job.world_size() / *cpu / (*gflops * 1e9);
+    if (cpu && flops_per_token && tokens && *cpu > 0 && *tokens > 0) {
+      row.model_gflops = *flops_per_token * *tokens / job.world_size() / *cpu / 1e9;
     }
+    if (row.model_gflops && row.gemm_gflops && *row.gemm_gflops > 0)
+      row.ceiling_fraction = *row.model_gflops / *row.gemm_gflops;
     rows.push_back(row);
   }
   return rows;
@@ -181,6 +184,10 @@ ResumeComparison compare_resume(const JobRecord& resumed, const JobRecord& twin)
     const auto name = "rank " + std::to_string(rank);
     if (text_in(resumed.last(rank, "run", result.attempt), "resumed_from").empty()) {
       result.missing = name + " did not resume from a checkpoint";
+      return result;
+    }
+    if (!text_in(twin.last(rank, "run"), "resumed_from").empty()) {
+      result.missing = "the twin of " + name + " was interrupted and resumed itself";
       return result;
     }
     const auto steps = resumed.events(rank, "step", result.attempt);

@@ -32,7 +32,8 @@ JobFailure failure_from(const Json& cause) {
   failure.error = text_in(&cause, "error");
   failure.phase = text_in(&cause, "phase");
   failure.reason = text_in(&cause, "reason");
-  if (const auto rank = number_in(&cause, "rank")) failure.ranks = {static_cast<int>(*rank)};
+  const auto rank = number_in(&cause, cause.contains("failed_rank") ? "failed_rank" : "rank");
+  if (rank) failure.ranks = {static_cast<int>(*rank)};
   return failure;
 }
 
@@ -68,6 +69,7 @@ int JobRecord::last_attempt() const {
 
 std::vector<const Json*> JobRecord::events(int rank, std::string_view kind, int attempt) const {
   std::vector<const Json*> found;
+  if (static_cast<std::size_t>(rank) >= ranks.size()) return found;
   for (const auto& event : ranks.at(static_cast<std::size_t>(rank))) {
     if (is_of(event, kind, attempt)) found.push_back(&event);
   }
@@ -107,11 +109,36 @@ const Json* JobRecord::root_cause(int attempt) const {
   return end == nullptr ? nullptr : member_of(*end, "root_cause");
 }
 
+/// The launcher's word on a rank that failed by itself in an attempt with a planned kill, or null.
+const Json* JobRecord::failure_beside_planned_kill(int attempt) const {
+  const Json* kill = planned_kill(attempt);
+  for (const auto& event : launcher) {
+    if (kill == nullptr || !is_of(event, "error", attempt) || text_in(&event, "error") == "communication") continue;
+    if (number_in(&event, "failed_rank") != number_in(kill, "victim")) return &event;
+  }
+  return nullptr;
+}
+
+bool JobRecord::ended_by_planned_kill(int attempt) const {
+  const Json* kill = planned_kill(attempt);
+  const Json* cause = root_cause(attempt);
+  return kill != nullptr && cause != nullptr && number_in(cause, "rank") == number_in(kill, "victim") &&
+         number_in(cause, "signal") == number_in(kill, "signal") && failure_beside_planned_kill(attempt) == nullptr;
+}
+
 std::optional<JobFailure> JobRecord::failure(int attempt) const {
   const Json* end = launcher_end(attempt);
   const auto signal = number_in(end, "interrupted_by");
-  if (number_in(end, "exit_code") == 0.0 && !signal) return std::nullopt;
+  if (number_in(end, "exit_code") == 0.0) return std::nullopt;  // also where a signal came after the last step
   JobFailure failure;
+  if (ended_by_planned_kill(attempt)) {
+    failure.sentence = "rank " + format_number(number_in(planned_kill(attempt), "victim").value_or(-1)) +
+                       " was killed on purpose in attempt " + std::to_string(attempt) +
+                       ", and the job was not started again";
+    failure.interrupted = true;
+    return failure;
+  }
+  if (const Json* other = failure_beside_planned_kill(attempt)) return failure_from(*other);
   failure.sentence = end == nullptr ? "the launcher of " + name + " died in attempt " + std::to_string(attempt)
                                     : name + " ended with exit code " + std::to_string(end->value("exit_code", -1));
   const Json* cause = root_cause(attempt);
@@ -139,13 +166,19 @@ const JobRecord& RunRecord::job(const std::string& name) const {
   return found == jobs.end() ? never_started : found->second;
 }
 
-JobRecord read_job(const std::filesystem::path& folder) {
+JobRecord read_job_progress(const std::filesystem::path& folder) {
   JobRecord record;
   record.name = folder.filename().string();
   const auto job_file = folder / "job.json";
   if (!std::filesystem::exists(job_file)) return record;
   record.job = parse_json(read_text_file(job_file), job_file.string());
   record.launcher = read_events(folder / "events" / "launcher.jsonl");
+  return record;
+}
+
+JobRecord read_job(const std::filesystem::path& folder) {
+  auto record = read_job_progress(folder);
+  if (!record.started()) return record;
   const int world_size = record.job.value("world_size", 0);
   for (int rank = 0; rank < world_size; ++rank) {
     record.ranks.push_back(read_events(rank_event_file(folder, rank)));
@@ -161,7 +194,7 @@ RunRecord read_run(const std::filesystem::path& folder, Recipe recipe) {
   };
   run.machine = read_if_there(folder / "machine.json");
   run.estimate = read_if_there(folder / "jobs" / "estimate-1" / "estimate.json");
-  run.limits = load_limits(folder / "limits.yaml");
+  if (std::filesystem::exists(folder / "limits.yaml")) run.limits = load_limits(folder / "limits.yaml");
   for (const char* name : {"collective-1", "single-1", "train-1", "twin-1"}) {
     run.jobs[name] = read_job(folder / "jobs" / name);
   }

@@ -20,7 +20,7 @@ struct JobFailure {
   std::vector<int> ranks;
   std::string phase;         ///< last phase; empty if unknown
   std::string reason;        ///< the launcher's: exited, killed, stopped, stalled; empty if it named none
-  bool interrupted = false;  ///< by the user's signal, not by a failure
+  bool interrupted = false;  ///< by the user's signal or on purpose, not by a failure
 };
 
 /// What the processes of one job wrote: jobs/<stage>-<n>/.
@@ -46,10 +46,16 @@ struct JobRecord {
   const Json* launcher_end(int attempt) const;
   /// What the launcher named as the cause of this attempt's failure, or null.
   const Json* root_cause(int attempt) const;
-  /// Nothing if the attempt ended with exit code 0.
+  /// This attempt came to its end through the planned kill: the launcher named the victim, and no other rank failed by
+  /// itself.
+  bool ended_by_planned_kill(int attempt) const;
+  /// Nothing if the attempt ended with exit code 0. A planned kill is an interruption.
   std::optional<JobFailure> failure(int attempt) const;
   /// The last attempt ended with exit code 0.
   bool done() const { return started() && last_attempt() > 0 && !failure(last_attempt()); }
+
+ private:
+  const Json* failure_beside_planned_kill(int attempt) const;
 };
 
 /// Everything that evaluation and reports read of one run folder.
@@ -68,7 +74,10 @@ struct RunRecord {
 /// it should be.
 JobRecord read_job(const std::filesystem::path& folder);
 
-/// Reads all of a run folder but its recipe, which the caller resolves.
+/// The same without the ranks' events, which may be many: enough for last_attempt, planned_kill and done.
+JobRecord read_job_progress(const std::filesystem::path& folder);
+
+/// Reads all of a run folder but its recipe, which the caller resolves. No limits.yaml (of a training) means no limits.
 RunRecord read_run(const std::filesystem::path& folder, Recipe recipe);
 
 /// object[key], or null if it is not there, is null, or `object` is no object.

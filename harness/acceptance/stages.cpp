@@ -5,6 +5,7 @@
 #include "harness/acceptance/estimate.h"
 #include "harness/acceptance/evaluate.h"
 #include "harness/acceptance/job_recipes.h"
+#include "harness/core/error.h"
 #include "harness/core/files.h"
 #include "harness/core/log.h"
 
@@ -36,7 +37,17 @@ class StageJobs {
   }
 
   bool run(const std::string& name, const std::string& kind, const Recipe& of_job) {
-    return run_job(folder_, request(name, kind, of_job), display_).interrupted_by.has_value();
+    const auto result = run_job(folder_, request(name, kind, of_job), display_);
+    refuse_mistake(read(name));
+    return result.interrupted_by.has_value();
+  }
+
+  /// What the user has to mend says nothing about the machine: no later stage is of use.
+  static void refuse_mistake(const JobRecord& job) {
+    const auto failure = job.failure(job.last_attempt());
+    if (!failure || failure->error.empty()) return;
+    const auto kind = error_kind_from_name(failure->error);
+    if (exit_code_of(kind) == exit_usage) throw Error(kind, job.name + ": " + failure->sentence);
   }
 
   bool start_estimate() {
@@ -50,21 +61,30 @@ class StageJobs {
   /// train-1 with one planned kill and its resume, then the twin without.
   bool start_train() {
     const auto of_job = train_recipe(recipe_);
-    for (auto job = read_train(); !job.done(); job = read_train()) {
+    for (auto job = read("train-1"); !job.done(); job = read("train-1")) {
       bool killed_before = false;
       for (int attempt = 1; attempt <= job.last_attempt(); ++attempt)
-        killed_before |= job.planned_kill(attempt) != nullptr;
+        killed_before |= job.ended_by_planned_kill(attempt);
       const auto result = run_attempt(folder_, request("train-1", "train", of_job), display_, !killed_before);
-      if (result.interrupted_by && !result.root_cause) return true;
-      const auto after = read_train();
-      const bool killed_now = after.planned_kill(after.last_attempt()) != nullptr;
-      if (result.exit_code != 0 && !killed_now) return false;
-      if (result.exit_code != 0) log_info("train-1 is started again and resumes from its newest complete checkpoint");
+      if (result.interrupted_by) return true;
+      const auto after = read("train-1");
+      if (after.done()) break;
+      if (!after.ended_by_planned_kill(after.last_attempt())) {
+        refuse_mistake(after);
+        return false;
+      }
+      log_info("train-1 is started again and resumes from its newest complete checkpoint");
     }
-    return run("twin-1", "train", of_job);
+    return start_twin();
   }
 
-  JobRecord read_train() const { return read_job(folder_ / "jobs" / "train-1"); }
+  /// It must not be interrupted, so one that was begins anew.
+  bool start_twin() {
+    if (!read("twin-1").done()) fs::remove_all(folder_ / "jobs" / "twin-1");
+    return run("twin-1", "train", twin_recipe(recipe_));
+  }
+
+  JobRecord read(const std::string& name) const { return read_job(folder_ / "jobs" / name); }
 
   fs::path folder_;
   const Recipe& recipe_;
@@ -99,9 +119,13 @@ AcceptanceOutcome run_stages(const fs::path& folder, const Recipe& recipe, const
                              const std::function<bool()>& interrupted) {
   AcceptanceOutcome outcome;
   outcome.results = read_results(folder / "results.jsonl");
+  const auto& stages = recipe.accept.stages;
+  std::erase_if(outcome.results, [&](const Result& result) {  // added at the end
+    return std::find(stages.begin(), stages.end(), result.stage) == stages.end();
+  });
   StageJobs jobs(folder, recipe, display);
   std::string blocking;
-  for (const auto& stage : recipe.accept.stages) {
+  for (const auto& stage : stages) {
     auto results = of_stage(outcome.results, stage);
     if (!results.empty()) {
       log_info("stage " + stage + " is done already");
@@ -120,6 +144,10 @@ AcceptanceOutcome run_stages(const fs::path& folder, const Recipe& recipe, const
       write_results(folder / "results.jsonl", outcome.results);
     }
     if (blocking.empty() && blocks_later_jobs(results)) blocking = stage;
+  }
+  for (const auto& result : stages_left_out(recipe)) {
+    log_info("  " + line_of(result));
+    outcome.results.push_back(result);
   }
   return outcome;
 }

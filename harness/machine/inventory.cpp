@@ -88,16 +88,28 @@ Json cpu_facts(const fs::path& root) {
   return cpu;
 }
 
+/// What the kernel takes back from a cgroup when its memory gets short: memory.current counts the cache of files.
+double reclaimable_bytes(const fs::path& cgroup) {
+  const auto text = read_small_file(cgroup / "memory.stat");
+  double sum = 0;
+  for (const char* key : {"inactive_file", "active_file", "slab_reclaimable"}) {
+    sum += parse_number(value_of(text, key, ' ')).value_or(0);
+  }
+  return sum;
+}
+
 Json memory_facts(const fs::path& root) {
   Json memory;
   const auto text = read_small_file(root / "proc/meminfo");
   const auto total = kib_of(value_of(text, "MemTotal"));
   auto available = kib_of(value_of(text, "MemAvailable"));
   // cgroup v2: "max" or bytes.
-  const auto limit = parse_number(trimmed(read_small_file(root / "sys/fs/cgroup/memory.max")));
-  const auto used = parse_number(trimmed(read_small_file(root / "sys/fs/cgroup/memory.current")));
+  const auto cgroup = root / "sys/fs/cgroup";
+  const auto limit = parse_number(trimmed(read_small_file(cgroup / "memory.max")));
+  const auto used = parse_number(trimmed(read_small_file(cgroup / "memory.current")));
   if (limit && used && available) {
-    const auto left = static_cast<std::int64_t>(std::max(0.0, *limit - *used));
+    const double held = std::max(0.0, *used - reclaimable_bytes(cgroup));
+    const auto left = static_cast<std::int64_t>(std::max(0.0, *limit - held));
     available = std::min(*available, left);
     memory["cgroup_limit_bytes"] = static_cast<std::int64_t>(*limit);
   }

@@ -38,6 +38,7 @@ const std::vector<Row>& not_built_table() {
       {"parallel.units_in_flight", {}},
       {"parallel.reduce_dtype", {}},
       {"parallel.backend", {"gloo"}},
+      {"parallel.cpu_binding", {}},
       {"checkpoint.minutes", {}},
       {"checkpoint.keep_best", {}},
       {"checkpoint.async", {}},
@@ -68,6 +69,15 @@ std::string sentence(const Row& row, const Json& value, const Json& default_valu
          (built.empty() ? "; leave the key out" : " (supported: " + built + ")");
 }
 
+/// What no single value of a key says.
+void find_in_data_path(const DataOptions& data, std::vector<NotBuilt>& found) {
+  const bool weighted = std::any_of(data.path.begin(), data.path.end(), [](const auto& entry) { return entry.weight != 1; });
+  if (weighted) found.push_back({"data.path", "a weight other than 1 is not supported by this version; leave it out"});
+  if (data.format == DataFormat::batches && data.path.size() > 1) {
+    found.push_back({"data.path", "a second file of batches is not supported by this version; name one"});
+  }
+}
+
 }  // namespace
 
 std::vector<NotBuilt> find_not_built(const Recipe& recipe) {
@@ -76,6 +86,7 @@ std::vector<NotBuilt> find_not_built(const Recipe& recipe) {
   const auto asked_fields = recipe_fields(asked);
   const auto default_fields = recipe_fields(defaults);
   std::vector<NotBuilt> found;
+  find_in_data_path(recipe.data, found);
   for (const auto& row : not_built_table()) {
     for (std::size_t i = 0; i < asked_fields.size(); ++i) {
       const auto& key = asked_fields[i].key;

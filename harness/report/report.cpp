@@ -118,6 +118,8 @@ Json utilization_json(const RunRecord& run) {
   for (const auto& figures : utilization_of(job, job.last_attempt())) {
     Json row{{"rank", figures.rank}};
     set_or_null(row, "compute_share", figures.compute_share, kNotMeasured);
+    set_or_null(row, "gemm_gflops", figures.gemm_gflops, kNotMeasured);
+    set_or_null(row, "model_gflops", figures.model_gflops, kNotMeasured);
     set_or_null(row, "ceiling_fraction", figures.ceiling_fraction, kNotMeasured);
     set_null(row, "gpu_percent", no_gpu);
     set_null(row, "power_watts", no_gpu);

@@ -252,10 +252,10 @@ TEST(Evaluation, AMeasurementThatIsNotGoodEnoughRejects) {
        Status::fail,
        {}},
       {"updates without effect",
-       [](RunRecord& run) { for_events(run.jobs["train-1"], "end", [](Json& e) { e["state_hash"] = "state4"; }); },
+       [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e["parameters_hash"] = "parameters of state0"; }); },
        "train.accumulate_update",
        Status::fail,
-       {}},
+       {0, 1}},
       {"a rank with its own loss",
        [&](RunRecord& run) { second_rank(run, "twin-1", "step", [](Json& e) { e["loss"] = 1.0; }); },
        "train.all_ranks",
@@ -293,7 +293,7 @@ TEST(Evaluation, AMeasurementThatIsNotGoodEnoughRejects) {
        Status::fail,
        {0, 1}},
       {"no room on the disk",
-       [](RunRecord& run) { run.machine["disk"]["free_bytes"] = 10799; },
+       [](RunRecord& run) { run.machine["disk"]["free_bytes"] = 5399; },
        "machine.disk",
        Status::fail,
        {}},
@@ -313,9 +313,9 @@ TEST(Evaluation, AMeasurementThatIsNotGoodEnoughRejects) {
 
 TEST(Evaluation, RoomOnTheDiskIsForBothJobsAndOneCheckpointMore) {
   auto run = passing_run();
-  run.machine["disk"]["free_bytes"] = 10800;  // (400 + 500) bytes x 2 ranks x (2 kept + 1) x 2 jobs
+  run.machine["disk"]["free_bytes"] = 5400;  // (400 + 500) bytes x (2 kept + 1) x 2 jobs; each rank saves its part
   EXPECT_EQ(result_of(evaluate_run(run), "machine.disk")->status, Status::pass);
-  EXPECT_EQ(result_of(evaluate_run(run), "machine.disk")->measured, 10800);
+  EXPECT_EQ(result_of(evaluate_run(run), "machine.disk")->measured, 5400);
 }
 
 TEST(Evaluation, TooLittleDeviceMemoryRejectsAndStartsNothing) {

@@ -27,7 +27,7 @@ std::string mistakes_of(const std::string& text) {
 TEST(Limits, TheFileForCpusHasAllThatTheStagesAskFor) {
   const auto limits = load_limits("recipes/limits/cpu.yaml");
   for (const char* name : {"collective_max_abs_error", "memory_deviation", "formula_deviation", "loss_slope",
-                           "resume_difference", "share_of_median", "ceiling_fraction"}) {
+                           "resume_difference", "share_of_median", "speed_of_median", "ceiling_fraction"}) {
     ASSERT_NE(limits.find(name), nullptr) << name;
   }
   EXPECT_EQ(limits.find("collective_max_abs_error")->value, 1e-5);  // guide 1
@@ -63,6 +63,12 @@ TEST(Limits, EveryMistakeIsToldWithItsPlace) {
         "formula_deviation.source: is empty", "formula_deviation.colour", "x.yaml:7:"}) {
     EXPECT_THAT(text, testing::HasSubstr(part));
   }
+}
+
+TEST(Limits, AKindThatTurnsTheCheckAroundIsRefused) {
+  const auto text = mistakes_of("share_of_median: {kind: max, value: 0.5, unit: x, source: y}\n");
+  EXPECT_THAT(text, testing::HasSubstr("share_of_median.kind: is min or info, not max"));
+  EXPECT_EQ(mistakes_of("share_of_median: {kind: info, value: 0.5, unit: x, source: y}\n"), "");
 }
 
 TEST(Limits, ANameGivenTwiceIsRefused) {

@@ -69,6 +69,7 @@ inline void add_attempt(std::vector<Json>& events, int rank, int attempt, std::i
        {"flops_convention", "6 per weight"},
        {"param_dtype", "fp32"},
        {"state_hash", hash(first - 1)},
+       {"parameters_hash", "parameters of " + hash(first - 1)},
        {"resumed_from", first > 1 ? Json("checkpoints/step") : Json()},
        {"versions", {{"libtorch", "2.11.0"}}}});
   add("phase", first - 1, {{"phase", "load"}, {"seconds", 0.5}, {"peak_allocated_bytes", 900}});
@@ -108,6 +109,7 @@ inline void add_attempt(std::vector<Json>& events, int rank, int attempt, std::i
       {{"exit_code", 0},
        {"stopped_by", nullptr},
        {"state_hash", hash(last)},
+       {"parameters_hash", "parameters of " + hash(last)},
        {"gemm_gflops", 960000e-9},
        {"compute_seconds", num_steps},
        {"compute_cpu_seconds", 0.8 * num_steps}});

@@ -136,6 +136,7 @@ TEST(Rules, PartsThatAreNotBuiltAreRefused) {
                            "parallel.strategy=fsdp",
                            "parallel.reduce_dtype=bf16",
                            "parallel.backend=nccl",
+                           "parallel.cpu_binding=none",
                            "checkpoint.minutes=5",
                            "checkpoint.keep_best=true",
                            "checkpoint.async=true",
@@ -150,6 +151,10 @@ TEST(Rules, PartsThatAreNotBuiltAreRefused) {
     const auto lines = said({word, "data.path=a.txt"});
     EXPECT_THAT(lines, Contains(HasSubstr("not supported by this version"))) << word;
   }
+  for (const char* word : {"data.path=[{path: a.txt, weight: 2}, b.txt]", "data.path=[a.safetensors, b.safetensors]"}) {
+    EXPECT_THAT(said({word}), ElementsAre(HasSubstr("not supported by this version"))) << word;
+  }
+  EXPECT_THAT(said({"data.path=[{path: a.txt, weight: 1}, b.txt]"}), IsEmpty());
   EXPECT_THAT(said({"train.precision=bf16"}),
               ElementsAre("command line: train.precision: bf16 is not supported by this version (supported: fp32)"));
   EXPECT_THAT(said({"lora.r=8", "plan.runs=1", "lora.target_modules=[q_proj, v_proj]"}), IsEmpty());
