@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "harness/acceptance/evaluate.h"
+#include "harness/acceptance/job_recipes.h"
 #include "harness/acceptance/rank_program.h"
 #include "harness/acceptance/run_folder.h"
 #include "harness/acceptance/stages.h"
@@ -119,9 +120,12 @@ int run_accept(const CommandLine& line) {
   const auto loaded = load_from(line, kDefaultRecipe);
   if (line.has("dry-run")) return print_recipe(loaded, line);
   const auto folder = output_of(line, loaded.recipe);
+  check_can_be_accepted(loaded.recipe);
   const InterruptNote note;
   open_run_folder(folder, loaded);
   const auto recipe = recipe_of_run(folder);
+  if (recipe.accept != loaded.recipe.accept)
+    log_warning("accept.stages and accept.limits stay those with which this run began; give another --output for others");
   const auto outcome = run_stages(folder, recipe, display_of(line), InterruptNote::noted);
   if (outcome.interrupted) return say_interrupted(line, folder);
   return finish_run(line, folder, read_run(folder, recipe), outcome.results);
