@@ -72,6 +72,55 @@ TEST(FailureEvaluation, ALauncherThatDiedLeavesTheStageIncomplete) {
   EXPECT_EQ(verdict_of(results).exit_code, 3);
 }
 
+/// train-1 as it is when the planned kill was its last attempt.
+JobRecord killed_job() {
+  auto job = interrupted_job();
+  job.launcher.pop_back();
+  for (auto& events : job.ranks) std::erase_if(events, [](const Json& event) { return event["attempt"] == 2; });
+  return job;
+}
+
+TEST(FailureEvaluation, APlannedKillIsNoFaultOfTheMachine) {
+  auto run = passing_run();
+  run.jobs["train-1"] = killed_job();
+  const auto result = result_of(evaluate_run(run), "train.job");
+  EXPECT_EQ(result->status, Status::incomplete);
+  EXPECT_EQ(result->action, Action::none);
+  EXPECT_THAT(result->reason, testing::AllOf(HasSubstr("rank 1 was killed on purpose"), HasSubstr("interrupted"),
+                                             testing::Not(HasSubstr("memory"))));
+  EXPECT_TRUE(run.job("train-1").ended_by_planned_kill(1));
+}
+
+TEST(FailureEvaluation, AnErrorBesideThePlannedKillIsNotCoveredByIt) {
+  auto run = passing_run();
+  auto job = killed_job();
+  job.launcher.push_back(event("error", -1, 6, 1,
+                               {{"failed_rank", 0}, {"error", "communication"}, {"sentence", "connection lost"}}));
+  EXPECT_TRUE(job.ended_by_planned_kill(1)) << "a lost connection is what a kill brings about";
+  job.launcher.push_back(
+      event("error", -1, 6, 1, {{"failed_rank", 0}, {"error", "numeric"}, {"sentence", "rank 0: loss is nan"}}));
+  EXPECT_FALSE(job.ended_by_planned_kill(1));
+  run.jobs["train-1"] = job;
+  const auto result = result_of(evaluate_run(run), "train.job");
+  EXPECT_EQ(result->status, Status::fail);
+  EXPECT_THAT(result->ranks, ElementsAre(0));
+  EXPECT_THAT(result->reason, HasSubstr("loss is nan"));
+}
+
+TEST(FailureEvaluation, ASignalAfterTheLastStepLeavesTheJobDone) {
+  auto run = passing_run();
+  run.jobs["twin-1"].launcher.back()["interrupted_by"] = 15;  // and exit code 0: every rank had ended well
+  EXPECT_TRUE(run.job("twin-1").done());
+  EXPECT_EQ(verdict_of(evaluate_run(run)).exit_code, 0);
+}
+
+TEST(FailureEvaluation, SingleTellsTheWholeTimeOfAPhase) {
+  auto run = passing_run();
+  run.jobs["single-1"].ranks[0].push_back(
+      event("phase", 0, 2, 1, {{"phase", "forward"}, {"seconds", 0.75}, {"peak_allocated_bytes", 950}}));
+  EXPECT_EQ(result_of(evaluate_stage("single", run), "single.forward")->seconds, 0.75);
+}
+
 TEST(FailureEvaluation, SingleSaysWhatAFailedPhaseMeans) {
   struct Row {
     const char* phase;

@@ -3,9 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <clocale>
 #include <cmath>
 #include <limits>
+#include <locale>
+#include <sstream>
 
 #include "harness/core/files.h"
 #include "tests/acceptance/synthetic_run.h"
@@ -132,12 +133,8 @@ TEST(Report, NonFiniteNumbersAndAwkwardTextsStayStrictJson) {  // fault case J11
   for (auto& events : run.jobs["twin-1"].ranks) {
     for (auto& event : events) event = parse_json(dump_json(event), "event");
   }
-  const auto* before = std::setlocale(LC_ALL, nullptr);
-  const std::string locale = before != nullptr ? before : "C";
-  std::setlocale(LC_ALL, "de_DE.UTF-8");
   const TemporaryFolder folder;
   write_reports(folder.path, run, evaluate_run(run));
-  std::setlocale(LC_ALL, locale.c_str());
   const auto text = read_text_file(folder.path / "report.json");
   const auto report = parse_json(text, "report.json");  // refuses NaN and Infinity
   EXPECT_EQ(report["recipe"]["name"], run.recipe.name);
@@ -150,9 +147,24 @@ TEST(Report, NonFiniteNumbersAndAwkwardTextsStayStrictJson) {  // fault case J11
   EXPECT_THAT(read_text_file(folder.path / "report.md"), HasSubstr("# rejected: NaN \"quoted\" \\| \xC3\xA9 \n"));
 }
 
-TEST(Report, TheSameFilesGiveTheSameDocument) {
-  const auto run = passing_run();
-  EXPECT_EQ(dump_json(report_of(run)), dump_json(report_of(run)));
+/// Numbers as several countries write them.
+struct CommaNumbers : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+TEST(Report, ALocaleChangesNoNumber) {  // fault case J11
+  const auto expected = report_of(passing_run());
+  const TemporaryFolder folder;
+  const std::locale before = std::locale::global(std::locale(std::locale(), new CommaNumbers));
+  std::ostringstream sample;
+  sample << 1000.5;
+  write_reports(folder.path, passing_run(), evaluate_run(passing_run()));
+  std::locale::global(before);
+  ASSERT_EQ(sample.str(), "1.000,5") << "the locale was in force";
+  EXPECT_EQ(parse_json(read_text_file(folder.path / "report.json"), "report.json"), expected);
+  EXPECT_EQ(read_text_file(folder.path / "report.md"), report_markdown(expected));
 }
 
 }  // namespace
