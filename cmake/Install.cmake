@@ -5,5 +5,6 @@ if(TARGET assay-rank)
   set_target_properties(assay-rank PROPERTIES INSTALL_RPATH "${ASSAY_TORCH}/lib")
   install(TARGETS assay-rank RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
-install(DIRECTORY recipes docs DESTINATION "${CMAKE_INSTALL_DATADIR}/assay")
-install(FILES README.md LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/assay")
+# The default recipe trains on the project's own texts.
+install(DIRECTORY recipes docs harness model checkpoint DESTINATION "${CMAKE_INSTALL_DATADIR}/assay")
+install(FILES README.md CONTRIBUTING.md LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/assay")

@@ -2,16 +2,14 @@
 
 #include <signal.h>
 
-#include <algorithm>
 #include <optional>
-#include <system_error>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "harness/acceptance/evaluate.h"
 #include "harness/acceptance/rank_program.h"
 #include "harness/core/event.h"
 #include "harness/core/files.h"
 #include "harness/core/log.h"
-#include "harness/core/units.h"
 #include "harness/recipe/recipe_json.h"
 
 namespace assay {
@@ -21,20 +19,6 @@ namespace fs = std::filesystem;
 
 /// Small enough that a rank of a tiny model cannot run from its first checkpoint to its end between two looks.
 constexpr double kWatchfulSeconds = 0.005;
-
-/// Step of the newest complete checkpoint of a job.
-std::optional<std::int64_t> newest_checkpoint(const fs::path& job_folder) {
-  constexpr std::string_view prefix = "step_";
-  std::optional<std::int64_t> newest;
-  std::error_code code;
-  for (const auto& entry : fs::directory_iterator(job_folder / "checkpoints", code)) {
-    const auto name = entry.path().filename().string();
-    const auto step = name.starts_with(prefix) ? parse_number(name.substr(prefix.size())) : std::nullopt;
-    if (!step || !fs::exists(entry.path() / "manifest.json", code)) continue;
-    newest = std::max(newest.value_or(0), static_cast<std::int64_t>(*step));
-  }
-  return newest;
-}
 
 /// Kills the last rank once, after it has left the first complete checkpoint behind.
 class PlannedKill {
@@ -48,11 +32,11 @@ class PlannedKill {
     const int victim = static_cast<int>(view.ranks.size()) - 1;
     const auto& rank = view.ranks.back();
     if (done_ || !rank.alive || rank.state.step < 2 || rank.state.step > max_steps_) return;
-    const auto saved = newest_checkpoint(folder_);
-    if (!saved || rank.state.step <= *saved) return;
+    const auto saved = list_complete(folder_ / "checkpoints");
+    if (saved.empty() || rank.state.step <= saved.front().step) return;
     done_ = true;
     log_info("rank " + std::to_string(victim) + " is killed now, on purpose, in step " +
-             std::to_string(rank.state.step) + "; step " + std::to_string(*saved) + " is saved");
+             std::to_string(rank.state.step) + "; step " + std::to_string(saved.front().step) + " is saved");
     events_.write("check", rank.state.step, {{"name", "planned_kill"}, {"victim", victim}, {"signal", SIGKILL}});
     view.kill(victim, SIGKILL);
   }
@@ -83,7 +67,7 @@ LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, 
                  {"recipe", recipe_to_json(request.recipe)},
                  {"folder", folder.string()},
                  {"options", request.options}};
-  const int attempt = read_job(folder).last_attempt() + 1;
+  const int attempt = read_job_progress(folder).last_attempt() + 1;
   write_job_file(folder, request, job);
 
   LaunchSpec spec;
@@ -106,7 +90,7 @@ LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, 
 }
 
 LaunchResult run_job(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display) {
-  if (read_job(run_folder / "jobs" / request.name).done()) return {};
+  if (read_job_progress(run_folder / "jobs" / request.name).done()) return {};
   return run_attempt(run_folder, request, display);
 }
 

@@ -4,14 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <csignal>
-#include <thread>
-
 #include "harness/core/clock.h"
 #include "harness/core/files.h"
 #include "harness/launch/child_process.h"
 #include "harness/launch/rank_failure.h"
+#include "harness/launch/rank_shim.h"
+#include "harness/launch/signal_catcher.h"
 #include "harness/recipe/recipe_json.h"
 
 namespace assay {
@@ -56,6 +54,8 @@ ErrorKind kind_of_exit(int exit_code) {
 
 }  // namespace
 
+Interrupted::Interrupted(int signal) : Error(ErrorKind::internal, "interrupted by " + signal_name(signal)) {}
+
 std::filesystem::path find_rank_program() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "assay-rank";
   if (std::filesystem::exists(program)) return program;
@@ -70,23 +70,27 @@ RankOutput run_rank_program(const Json& job, double timeout_seconds) {
   ::lseek(input.get(), 0, SEEK_SET);
 
   ChildProcess::Options options;
-  options.command = {find_rank_program().string(), "--job"};
+  options.command = shim_command({find_rank_program().string(), "--job"}, /*kept_fd=*/-1);  // it dies with this process
   for (char** variable = environ; *variable != nullptr; ++variable) options.environment.emplace_back(*variable);
   options.standard_input = input.get();
   options.standard_output = output.get();
   options.standard_error = errors.get();
+  SignalCatcher signals;
   ChildProcess process(options);
   const SystemClock clock;
   const double deadline = clock.wall_seconds() + timeout_seconds;
   std::optional<ExitStatus> status;
-  while (!(status = process.poll()) && clock.wall_seconds() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  while (!(status = process.poll())) {
+    const double left = deadline - clock.wall_seconds();
+    if (left <= 0)
+      return {exit_incomplete, "", "it did not end within " + std::to_string(static_cast<int>(timeout_seconds)) + " s"};
+    if (const auto caught = signals.wait(left); !caught.empty()) throw Interrupted(caught.front());
   }
-  if (!status)
-    return {128 + SIGKILL, "", "it did not end within " + std::to_string(static_cast<int>(timeout_seconds)) + " s"};
   const std::string killed = status->signal ? "killed by " + signal_name(*status->signal) + "; " : "";
-  return {status->signal ? 128 + *status->signal : status->code.value_or(exit_incomplete), content_of(output),
-          killed + content_of(errors)};
+  const int code = status->code.value_or(exit_incomplete);
+  // 126 and 127 are the shim's: it could not start the program.
+  if (status->signal || code > exit_incomplete) return {exit_incomplete, "", killed + content_of(errors)};
+  return {code, content_of(output), content_of(errors)};
 }
 
 DryRunOutcome run_dry_run(const std::vector<Recipe>& recipes) {

@@ -13,15 +13,22 @@ namespace assay {
 /// The program `assay-rank` beside this one. Throws Error{usage} if it was not built.
 std::filesystem::path find_rank_program();
 
+/// The user's SIGINT, SIGTERM, SIGQUIT or SIGHUP while a rank program ran.
+class Interrupted : public Error {
+ public:
+  explicit Interrupted(int signal);
+};
+
 /// What one rank program wrote and how it ended.
 struct RankOutput {
-  int exit_code = 0;  ///< 128 + signal if it was killed
+  int exit_code = 0;  ///< exit_incomplete also if it could not run, was killed or took too long; then `out` is empty
   std::string out;
   std::string err;
 };
 
 /// Runs one job (see harness/train/job.h) in one process without a launcher and waits for its end; a run longer than
-/// `timeout_seconds` is killed. Throws Error{io} if it cannot be started, and what find_rank_program throws.
+/// `timeout_seconds` is killed. The process ends with this one. Main must have called run_rank_shim_if_asked. Throws
+/// Error{io} if it cannot be started, Interrupted after a signal, and what find_rank_program throws.
 RankOutput run_rank_program(const Json& job, double timeout_seconds = 600);
 
 /// What came out of a dry run of several recipes by one rank program.

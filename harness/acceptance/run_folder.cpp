@@ -1,6 +1,10 @@
 #include "harness/acceptance/run_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <vector>
 
@@ -33,21 +37,44 @@ std::string checksum_line(const std::string& sum, const std::string& name) {
   return (escaped == name ? "" : "\\") + sum + "  " + escaped + "\n";
 }
 
+/// Empty if another process has it.
+std::optional<FileDescriptor> try_lock(const fs::path& folder) {
+  FileDescriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file) throw_errno("open", folder);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
+  return file;
+}
+
+void check_fresh(const fs::path& folder) {
+  if (!fs::exists(folder) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
+  throw Error(ErrorKind::usage,
+              folder.string() + " is there and is no unfinished run of this program: give another --output");
+}
+
 }  // namespace
+
+FileDescriptor lock_run_folder(const fs::path& folder) {
+  auto lock = try_lock(folder);
+  if (lock) return std::move(*lock);
+  throw Error(ErrorKind::usage, folder.string() + " is in use: another process of this program runs in it; wait for its "
+                                                  "end, or give another --output");
+}
 
 fs::path default_run_folder(const Recipe& recipe) { return fs::path("runs") / (recipe.name + "-" + utc_now_compact()); }
 
-void begin_run_folder(const fs::path& folder, const LoadedRecipe& loaded) {
-  if (fs::exists(folder) && (!fs::is_directory(folder) || !fs::is_empty(folder))) {
-    throw Error(ErrorKind::usage,
-                folder.string() + " is there and is no unfinished run of this program: give another --output");
-  }
-  const fs::path limits_file = loaded.recipe.accept.limits.value();
-  load_limits(limits_file);
+FileDescriptor begin_run_folder(const fs::path& folder, const LoadedRecipe& loaded, bool needs_limits) {
+  check_fresh(folder);
+  const auto limits_file = find_shipped(loaded.recipe.accept.limits.value());
+  const bool with_limits = needs_limits || fs::exists(limits_file);
+  if (with_limits) load_limits(limits_file);
+  make_folders(folder);
+  auto lock = lock_run_folder(folder);
+  check_fresh(folder);  // again: another process may have begun and ended since
   make_folders(folder / "jobs");
-  write_file_durably(folder / "limits.yaml", read_text_file(limits_file));
+  if (with_limits) write_file_durably(folder / "limits.yaml", read_text_file(limits_file));
   write_file_durably(folder / "machine.json", dump_json_pretty(read_inventory(folder)));
   write_file_durably(folder / "recipe.yaml", recipe_to_yaml(loaded));
+  return lock;
 }
 
 bool is_unfinished(const fs::path& folder) {
@@ -68,6 +95,7 @@ std::optional<fs::path> find_unfinished_training(const fs::path& runs, const std
     const auto& folder = entry.path();
     if (!is_unfinished(folder) || fs::exists(folder / "results.jsonl") || !fs::exists(folder / "jobs/train-1/job.json"))
       continue;
+    if (!try_lock(folder)) continue;
     const auto time = fs::last_write_time(folder / "recipe.yaml", code);
     if (newest && time <= newest_time) continue;
     try {

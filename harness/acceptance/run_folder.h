@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/core/files.h"
 #include "harness/recipe/load_recipe.h"
 
 namespace assay {
@@ -12,10 +13,14 @@ namespace assay {
 /// runs/<recipe>-<time>.
 std::filesystem::path default_run_folder(const Recipe& recipe);
 
-/// Creates the folder and writes recipe.yaml, machine.json and limits.yaml (a copy of accept.limits), in this order
-/// last: a folder with recipe.yaml is one that can be resumed. Throws Error{usage} if the folder holds something else,
+/// Takes the folder for this process until the result is destroyed; no lock where the file system has none. Throws
+/// Error{usage} if another process has it.
+FileDescriptor lock_run_folder(const std::filesystem::path& folder);
+
+/// Creates the folder, locks it as lock_run_folder does, and writes limits.yaml (a copy of accept.limits; left out if
+/// there is none and `needs_limits` is false), machine.json and recipe.yaml, in this order: a folder with recipe.yaml is one that can be resumed. Throws Error{usage} if the folder holds something else,
 /// Error{data} without the limits file, Error{io}.
-void begin_run_folder(const std::filesystem::path& folder, const LoadedRecipe& loaded);
+FileDescriptor begin_run_folder(const std::filesystem::path& folder, const LoadedRecipe& loaded, bool needs_limits = true);
 
 /// It was begun, and SHA256SUMS, which is written last, is not there.
 bool is_unfinished(const std::filesystem::path& folder);
@@ -24,7 +29,7 @@ bool is_unfinished(const std::filesystem::path& folder);
 Recipe recipe_of_run(const std::filesystem::path& folder);
 
 /// The newest unfinished run folder below `runs` whose recipe has this hash; only such as hold a job train-1 and no
-/// results, that is, of `assay train`.
+/// results, that is, of `assay train`, and are not locked by a process that is still at it.
 std::optional<std::filesystem::path> find_unfinished_training(const std::filesystem::path& runs,
                                                               const std::string& hash);
 

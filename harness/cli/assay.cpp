@@ -1,11 +1,15 @@
 // The program `assay`: finds the command, and turns an Error into one message and an exit code.
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include "harness/cli/commands.h"
 #include "harness/core/error.h"
+#include "harness/core/files.h"
 #include "harness/core/log.h"
 #include "harness/core/nearest.h"
 #include "harness/launch/rank_shim.h"
@@ -39,6 +43,13 @@ int print(const std::string& text) {
   return exit_done;
 }
 
+/// What was printed must have arrived: a script takes exit code 0 for it.
+int flushed(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  const int code = errno;
+  throw Error(ErrorKind::io, std::string("cannot write to standard output: ") + std::strerror(code));
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) {
     std::fputs(help().c_str(), stderr);
@@ -57,10 +68,12 @@ int run(const std::vector<std::string>& words) {
 }  // namespace assay
 
 int main(int argc, char** argv) {
+  assay::open_missing_standard_streams();
   // The launcher starts ranks through this executable: before anything else.
   if (const auto exit_code = assay::run_rank_shim_if_asked(argc, argv)) return *exit_code;
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an Error
   try {
-    return assay::run({argv + 1, argv + argc});
+    return assay::flushed(assay::run({argv + 1, argv + argc}));
   } catch (const assay::Error& error) {
     std::fprintf(stderr, "assay: %s\n", error.what());
     return assay::exit_code_of(error.kind());

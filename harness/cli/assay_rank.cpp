@@ -15,6 +15,7 @@
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
 #include "harness/core/event.h"
+#include "harness/core/files.h"
 #include "harness/core/host.h"
 #include "harness/core/log.h"
 #include "harness/launch/rank_failure.h"
@@ -60,7 +61,7 @@ std::filesystem::path default_folder(const Job& job) {
       if (same) newest = std::max(newest, entry.path());
     }
   }
-  return newest.empty() ? "runs/" + job.recipe.name + "-" + utc_now_compact() : newest;
+  return newest.empty() ? std::filesystem::path("runs") / (job.recipe.name + "-" + utc_now_compact()) : newest;
 }
 
 // The number of the last attempt that this rank recorded, and one more.
@@ -162,6 +163,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace assay;
+  open_missing_standard_streams();
+  std::signal(SIGPIPE, SIG_IGN);  // a rank that is gone is an Error{communication} of the others, not their death
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an Error that all ranks hear of
   try {
     return run(argc, argv);

@@ -124,8 +124,7 @@ std::optional<double> CommandLine::number(const std::string& option) const {
   return parsed;
 }
 
-std::string CommandLine::only_path(const std::string& what, const std::optional<std::string>& fallback) const {
-  if (paths.empty() && fallback) return *fallback;
+std::string CommandLine::only_path(const std::string& what) const {
   const auto usage = " (assay " + command + " --help shows how it is called)";
   if (paths.empty()) throw Error(ErrorKind::usage, command + " needs " + what + usage);
   if (paths.size() > 1) {

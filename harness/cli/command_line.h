@@ -23,8 +23,8 @@ struct CommandLine {
   std::optional<std::string> value(const std::string& option) const;
   /// A decimal number; throws Error{usage} if the text is none.
   std::optional<double> number(const std::string& option) const;
-  /// The only path, or `fallback` if none was given. Throws Error{usage} if there are more, or none and no fallback.
-  std::string only_path(const std::string& what, const std::optional<std::string>& fallback = {}) const;
+  /// The only path. Throws Error{usage} if there are more or none.
+  std::string only_path(const std::string& what) const;
 };
 
 /// Parses the words after the command's name. Throws Error{usage} that names the nearest option for an unknown one.

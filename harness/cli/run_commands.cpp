@@ -34,20 +34,41 @@ JobDisplay display_of(const CommandLine& line) {
   return {.echo = !line.has("quiet"), .hidden_streams = line.has("json") ? kHideStdout : 0};
 }
 
-/// Begins the run folder of a command, or goes on with an unfinished one. Nothing is created for a recipe whose model
-/// folder or rank program is not there.
-void open_run_folder(const fs::path& folder, const LoadedRecipe& loaded,
-                     const std::vector<std::string>& allowed_changes = {}) {
+void check_there(const std::string& key, const fs::path& path) {
+  std::error_code code;
+  if (!fs::exists(path, code)) throw Error(ErrorKind::data, key + ": there is no file or folder " + path.string());
+}
+
+/// Begins the run folder of a command, or goes on with an unfinished one, and locks it. Nothing is created for a recipe
+/// whose model folder, data or rank program is not there.
+FileDescriptor open_run_folder(const fs::path& folder, const LoadedRecipe& loaded, bool needs_limits,
+                               const std::vector<std::string>& allowed_changes = {}) {
   find_rank_program();
   load_model_config(loaded.recipe.model.path, loaded.recipe.model.config);
+  for (const auto& entry : loaded.recipe.data.path) check_there("data.path", entry.path);
+  if (loaded.recipe.data.eval_path) check_there("data.eval_path", *loaded.recipe.data.eval_path);
+  FileDescriptor lock;
   if (is_unfinished(folder)) {
+    lock = lock_run_folder(folder);
     check_same_recipe(folder, loaded.recipe, allowed_changes);
     log_info("going on with the unfinished run in " + folder.string());
   } else {
-    begin_run_folder(folder, loaded);
+    lock = begin_run_folder(folder, loaded, needs_limits);
     log_info("run folder " + folder.string());
   }
   link_main_job(folder, "train-1");
+  return lock;
+}
+
+/// The default recipe; it and what it names are found where they were installed too.
+LoadedRecipe load_default(CommandLine line) {
+  line.paths = {find_shipped(kDefaultRecipe).string()};
+  auto loaded = load_from(line);
+  auto& recipe = loaded.recipe;
+  recipe.model.path = find_shipped(recipe.model.path).string();
+  for (auto& entry : recipe.data.path) entry.path = find_shipped(entry.path).string();
+  if (recipe.data.eval_path) recipe.data.eval_path = find_shipped(*recipe.data.eval_path).string();
+  return loaded;
 }
 
 /// A word as a shell needs it to read it back.
@@ -83,12 +104,13 @@ int say_interrupted(const CommandLine& line, const fs::path& folder) {
   return exit_incomplete;
 }
 
-/// Writes results and reports of an evaluated run and shows the verdict.
+/// Writes the reports of an evaluated run and shows the verdict. `ended`: also its results, and the checksums, after which
+/// it cannot go on.
 int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord& run,
-               const std::vector<Result>& results) {
-  write_results(folder / "results.jsonl", results);
+               const std::vector<Result>& results, bool ended) {
+  if (ended) write_results(folder / "results.jsonl", results);
   const auto report = write_reports(folder, run, results);
-  write_checksums(folder);
+  if (ended) write_checksums(folder);
   const auto verdict = verdict_of(results);
   if (line.has("json")) {
     print(dump_json_pretty(report));
@@ -106,29 +128,44 @@ int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord&
 
 /// A training that was run to its end.
 bool has_ended(const fs::path& folder) {
-  return fs::exists(folder / "recipe.yaml") && !is_unfinished(folder) && read_job(folder / "jobs" / "train-1").done();
+  return fs::exists(folder / "recipe.yaml") && !is_unfinished(folder) && read_job_progress(folder / "jobs" / "train-1").done();
 }
 
 fs::path output_of(const CommandLine& line, const Recipe& recipe) {
   const auto given = line.value("output");
-  return given ? fs::path(*given) : default_run_folder(recipe);
+  if (!given) return default_run_folder(recipe);
+  if (given->empty()) throw Error(ErrorKind::usage, "--output is empty; name a folder");
+  // Its name is handed to the ranks as JSON, which holds UTF-8 only.
+  const auto absolute = fs::absolute(*given).string();
+  if (parse_json(dump_json(absolute), "--output") != absolute) {
+    throw Error(ErrorKind::usage, "--output " + *given + " is not UTF-8; give another name");
+  }
+  return *given;
+}
+
+AcceptanceOutcome run_or_stop(const fs::path& folder, const Recipe& recipe, const JobDisplay& display) {
+  try {
+    return run_stages(folder, recipe, display, InterruptNote::noted);
+  } catch (const Interrupted&) {
+    return {.results = {}, .interrupted = true};
+  }
 }
 
 }  // namespace
 
 int run_accept(const CommandLine& line) {
-  const auto loaded = load_from(line, kDefaultRecipe);
+  const auto loaded = line.paths.empty() ? load_default(line) : load_from(line);
   if (line.has("dry-run")) return print_recipe(loaded, line);
   const auto folder = output_of(line, loaded.recipe);
   check_can_be_accepted(loaded.recipe);
   const InterruptNote note;
-  open_run_folder(folder, loaded);
+  const auto lock = open_run_folder(folder, loaded, /*needs_limits=*/true);
   const auto recipe = recipe_of_run(folder);
   if (recipe.accept != loaded.recipe.accept)
     log_warning("accept.stages and accept.limits stay those with which this run began; give another --output for others");
-  const auto outcome = run_stages(folder, recipe, display_of(line), InterruptNote::noted);
+  const auto outcome = run_or_stop(folder, recipe, display_of(line));
   if (outcome.interrupted) return say_interrupted(line, folder);
-  return finish_run(line, folder, read_run(folder, recipe), outcome.results);
+  return finish_run(line, folder, read_run(folder, recipe), outcome.results, /*ended=*/true);
 }
 
 int run_train(const CommandLine& line) {
@@ -148,7 +185,8 @@ int run_train(const CommandLine& line) {
     return exit_done;
   }
   const InterruptNote note;
-  open_run_folder(folder, loaded, allowed);
+  const auto lock = open_run_folder(folder, loaded, /*needs_limits=*/false, allowed);
+  if (InterruptNote::noted()) return say_interrupted(line, folder);
   const JobRequest request{"train-1", "train", loaded.recipe, loaded.recipe, "", {{"allow_change", allowed}}};
   const auto result = run_job(folder, request, display_of(line));
   const auto job = read_job(folder / "jobs" / "train-1");
@@ -170,21 +208,25 @@ int run_train(const CommandLine& line) {
 }
 
 int run_collective(const CommandLine& line) {
-  auto with_recipe = line;
-  with_recipe.paths = {kDefaultRecipe};
   if (!line.paths.empty())
     throw Error(ErrorKind::usage, "collective takes KEY=VALUE only, not \"" + line.paths[0] + "\"");
-  auto loaded = load_from(with_recipe);
+  auto loaded = load_default(line);
   loaded.recipe.name = "collective";
   loaded.recipe.accept.stages = {"collective"};
   if (line.has("dry-run")) return print_recipe(loaded, line);
   const auto folder = output_of(line, loaded.recipe);
   const InterruptNote note;
   find_rank_program();
-  begin_run_folder(folder, loaded);
+  const auto lock = begin_run_folder(folder, loaded);
   const auto result = run_job(folder, {"collective-1", "collective", loaded.recipe, loaded.recipe, "", Json::object()},
                               display_of(line));
-  if (result.interrupted_by || InterruptNote::noted()) return say_interrupted(line, folder);
+  const bool job_was_interrupted = result.interrupted_by && result.exit_code != exit_done;
+  if (job_was_interrupted || InterruptNote::noted()) {
+    if (line.has("json"))
+      print(dump_json_pretty({{"output", folder.string()}, {"checks", Json::array()}, {"exit_code", exit_incomplete}}));
+    log_warning("interrupted: nothing is known of the collectives; start it again");
+    return exit_incomplete;
+  }
   const auto results = evaluate_stage("collective", read_run(folder, loaded.recipe));
   write_results(folder / "results.jsonl", results);
   write_checksums(folder);
@@ -206,7 +248,7 @@ int run_collective(const CommandLine& line) {
 int run_report(const CommandLine& line) {
   const fs::path folder = line.only_path("RUN_DIR");
   const auto run = read_run(folder, recipe_of_run(folder));
-  return finish_run(line, folder, run, evaluate_run(run));
+  return finish_run(line, folder, run, evaluate_run(run), /*ended=*/!is_unfinished(folder));
 }
 
 }  // namespace assay

@@ -10,8 +10,8 @@
 
 namespace assay {
 
-LoadedRecipe load_from(const CommandLine& line, const std::optional<std::string>& fallback) {
-  auto loaded = load_recipe(line.only_path("RECIPE", fallback), line.overrides, {});
+LoadedRecipe load_from(const CommandLine& line) {
+  auto loaded = load_recipe(line.only_path("RECIPE"), line.overrides, {});
   for (const auto& warning : loaded.warnings) log_warning(warning);
   return loaded;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "harness/cli/command_line.h"
@@ -8,8 +7,8 @@
 
 namespace assay {
 
-/// The recipe a command was given, resolved; warnings are logged. `fallback` is the file if none was named.
-LoadedRecipe load_from(const CommandLine& line, const std::optional<std::string>& fallback = {});
+/// The recipe a command was given, resolved; warnings are logged.
+LoadedRecipe load_from(const CommandLine& line);
 
 /// Prints the resolved recipe with origins, or with --json as JSON: what --dry-run does in every command that starts
 /// something. Returns exit_done.

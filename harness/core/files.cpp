@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <system_error>
@@ -55,9 +56,11 @@ void FileDescriptor::close() {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A named pipe is refused below; without O_NONBLOCK its opening would wait for a writer.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) {
-    if (errno == ENOENT) throw Error(ErrorKind::data, "there is no file " + path.string());
+    if (errno == ENOENT || errno == ENOTDIR) throw Error(ErrorKind::data, "there is no file " + path.string());
+    if (errno == ELOOP) throw Error(ErrorKind::data, path.string() + " is a symbolic link that leads to itself");
     throw_errno("open", path);
   }
   struct stat facts {};
@@ -77,12 +80,27 @@ MappedFile::~MappedFile() {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
+void open_missing_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    // The lowest free number is this one: those below are open.
+    if (::open("/dev/null", O_RDWR) != fd) std::abort();
+  }
+}
+
 void throw_errno(const std::string& call, const std::filesystem::path& path) {
   const int code = errno;
   throw Error(ErrorKind::io, call + " " + path.string() + ": " + std::strerror(code));
 }
 
 std::string read_text_file(const std::filesystem::path& path) { return std::string(MappedFile(path).bytes()); }
+
+std::filesystem::path find_shipped(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path)) return path;
+  const auto programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const auto installed = programs.parent_path() / "share" / "assay" / path;
+  return std::filesystem::exists(installed) ? installed : path;
+}
 
 void write_all(int fd, const void* data, std::size_t size, const std::filesystem::path& path) {
   const char* next = static_cast<const char*>(data);

@@ -35,7 +35,7 @@ class SpawnAttributes {
     sigset_t reset;
     ::sigemptyset(&none);
     ::sigemptyset(&reset);
-    for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGPIPE, SIGCHLD}) ::sigaddset(&reset, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGPIPE, SIGCHLD, SIGXFSZ}) ::sigaddset(&reset, signal);
     ::posix_spawnattr_setsigmask(&value_, &none);
     ::posix_spawnattr_setsigdefault(&value_, &reset);
     ::posix_spawnattr_setpgroup(&value_, 0);

@@ -1,5 +1,6 @@
 #include "harness/launch/rank_failure.h"
 
+#include <signal.h>
 #include <string.h>
 
 #include <algorithm>
@@ -55,6 +56,11 @@ bool read_error_file(const std::filesystem::path& path, RankFailure& failure) {
   const Json& message = document["message"];
   failure.message = message.is_object() ? text_field(message, "message") : text_field(document, "message");
   return !failure.message.empty();
+}
+
+/// A lost connection, told in words or by the signal for writing into one.
+bool follows_from_another(const RankFailure& failure) {
+  return failure.error_kind == name_of(ErrorKind::communication) || failure.signal == SIGPIPE;
 }
 
 std::string entry_of(const RankFailure& failure, std::size_t index) {
@@ -121,9 +127,7 @@ int exit_code_of(const RankFailure& failure) {
 
 const RankFailure& find_root_cause(const std::vector<RankFailure>& failures) {
   ASSAY_CHECK(!failures.empty());
-  const auto found = std::find_if(failures.begin(), failures.end(), [](const RankFailure& failure) {
-    return failure.error_kind != name_of(ErrorKind::communication);
-  });
+  const auto found = std::find_if_not(failures.begin(), failures.end(), follows_from_another);
   if (found == failures.end()) return failures.front();
   if (found->reason != "stalled") return *found;
   // All ranks stall when one does; the one that hangs is the one furthest behind.
