@@ -157,6 +157,7 @@ void check_update(const TrainView& view) {
   auto& result = view.checks.add("accumulate_update", unmoved.empty() ? Status::pass : Status::fail);
   result.measured = num_updates;
   result.unit = "optimizer updates of rank 0";
+  result.evidence = "jobs/twin-1/events";
   result.ranks = unmoved;
   result.reason = unmoved.empty() ? std::to_string(view.run.recipe.train.gradient_accumulation_steps) +
                                         " micro-steps each, " + std::to_string(num_skipped) + " skipped"
