@@ -94,6 +94,14 @@ TEST_F(LaunchTest, ACommunicationErrorIsNotTheRootCauseWhileAnotherFailureExists
   EXPECT_EQ(result.exit_code, 4);
 }
 
+TEST_F(LaunchTest, ARankThatWroteToALostOneIsNotTheRootCause) {
+  const auto result = launch(spec_of({"@0", "raise", std::to_string(SIGPIPE), "@1", "sleep", "0.3", "raise", "9"}, 2));
+  ASSERT_EQ(result.failures.size(), 2U);
+  EXPECT_EQ(result.failures[0].signal, SIGPIPE);
+  EXPECT_EQ(result.root_cause->rank, 1);
+  EXPECT_EQ(result.exit_code, 128 + 9);
+}
+
 TEST_F(LaunchTest, ACommunicationErrorAloneIsTheRootCause) {
   const auto job = (folder.path / "job").string();
   const auto result = launch(spec_of({"@0", "error-event", "communication", job, "exit", "3"}, 2));
