@@ -9,7 +9,7 @@ namespace {
 
 const std::string kValid =
     "# comment\nname: x\nmode: full\nseed: 42\ndevice_memory: 80GiB\nmodel: {path: m, config: {num_hidden_layers: 2}}\n"
-    "tokenizer: {path: bytes}\ndata:\n  path: [{path: a, weight: 0.5}, b]\n  sequence_length: 128\n"
+    "tokenizer: {path: bytes}\ndata:\n  path: [{path: a, weight: 1}, b]\n  sequence_length: 128\n"
     "train:\n  micro_batch_size: 2\n  loss_scale: {initial: 65536}\noptimizer: {learning_rate: 2e-5, betas: [0.9, "
     "0.95]}\n"
     "lora:\n  target_modules:\n    - q_proj\n    - \"v_proj\"\n  rank_pattern: {}\naccept:\n  stages: [train]\n";

@@ -237,7 +237,7 @@ TEST(Reader, DataPathsHaveThreeForms) {
   };
   EXPECT_EQ(paths("a"), (std::vector<DataPath>{{"a", 1}}));
   EXPECT_EQ(paths("[a, b c]"), (std::vector<DataPath>{{"a", 1}, {"b c", 1}}));
-  EXPECT_EQ(paths("[{path: a, weight: 0.25}, b]"), (std::vector<DataPath>{{"a", 0.25}, {"b", 1}}));
+  EXPECT_EQ(paths("[{path: a, weight: 1.0}, b]"), (std::vector<DataPath>{{"a", 1}, {"b", 1}}));
   for (const char* value : {"[{weight: 1}]", "[{path: a, weight: 0}]", "[{path: a, wait: 1}]", "[[a]]", "[1]"}) {
     EXPECT_EQ(said(std::string("data.path=") + value).size(), 1U) << value;
   }

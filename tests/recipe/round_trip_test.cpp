@@ -50,7 +50,7 @@ TEST(RoundTrip, TheResolvedRecipeLoadsAgainAndIsEqual) {
   const RecipeFile file(
       "model: {path: \"a: b\", config: {num_hidden_layers: 2, rope_parameters: {rope_type: default, rope_theta: "
       "1e4}}}\n"
-      "data: {path: [{path: \"yes\", weight: 0.3}, b.txt], eval_path: \"#x\"}\ntokenizer: {path: bytes}\n"
+      "data: {path: [{path: \"yes\", weight: 1.0}, b.txt], eval_path: \"#x\"}\ntokenizer: {path: bytes}\n"
       "device_memory: 1.5GiB\noptimizer: {learning_rate: 0.30000000000000004}\ntrain: {eval_interval: 3}\n",
       "a\nb: #.yaml");
   const auto first = file.load({"parallel.nproc_per_node=2", "resume=never", "seed=9223372036854775807"});

@@ -151,9 +151,10 @@ TEST(Rules, PartsThatAreNotBuiltAreRefused) {
     const auto lines = said({word, "data.path=a.txt"});
     EXPECT_THAT(lines, Contains(HasSubstr("not supported by this version"))) << word;
   }
-  for (const char* word : {"data.path=[{path: a.txt, weight: 2}, b.txt]", "data.path=[a.safetensors, b.safetensors]"}) {
-    EXPECT_THAT(said({word}), ElementsAre(HasSubstr("not supported by this version"))) << word;
-  }
+  EXPECT_THAT(said({"data.path=[{path: a.txt, weight: 2}, b.txt]"}),
+              ElementsAre(HasSubstr("a weight other than 1 is not supported by this version")));
+  EXPECT_THAT(said({"data.format=batches", "data.path=[a.safetensors, b.safetensors]"}),
+              ElementsAre(HasSubstr("a second file of batches is not supported by this version")));
   EXPECT_THAT(said({"data.path=[{path: a.txt, weight: 1}, b.txt]"}), IsEmpty());
   EXPECT_THAT(said({"train.precision=bf16"}),
               ElementsAre("command line: train.precision: bf16 is not supported by this version (supported: fp32)"));
