@@ -2,7 +2,9 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <memory>
 
 #include "harness/core/memory_scope.h"
 #include "sharding/flat_unit.h"

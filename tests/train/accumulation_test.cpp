@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/support/batch_job.h"
@@ -157,7 +158,9 @@ TEST(Accumulation, TheTokensOfAStepAreThoseOfTheWholeGlobalBatch) {
     const auto device = make_cpu_device(1);
     const auto rows = make_synthetic_rows(kLength, 256, 1);
     MemoryLedger ledger;
-    const auto on_phase = [&clock](Phase phase, std::int64_t /*step*/) { clock.wall += phase == Phase::update ? 1 : 0; };
+    const auto on_phase = [&clock](Phase phase, std::int64_t /*step*/) {
+      clock.wall += phase == Phase::update ? 1 : 0;
+    };
     Trainer trainer(recipe, small_job_config(), {*device, *communicator, clock, ledger, *rows, on_phase});
     trainer.initialize_parameters();
     for (int step = 0; step < 2; ++step) {

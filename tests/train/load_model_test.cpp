@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "checkpoint/safetensors_writer.h"
 #include "harness/core/error.h"
 #include "tests/support/owned_model.h"
