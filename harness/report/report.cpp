@@ -51,9 +51,13 @@ Json memory_of(const RunRecord& run) {
     set_count(row, "device_used_bytes", number_in(memory, "device_used_bytes"), on_cpu ? kNoDeviceOnCpu : kNotMeasured);
     for (const char* key : {"by_category", "by_phase"}) {
       const Json* measured = memory != nullptr ? member_of(*memory, key) : nullptr;
-      row[key] = measured != nullptr ? *measured : Json::object();
       const Json* predicted = dry_run != nullptr ? member_of(*dry_run, key) : nullptr;
-      row["dry_run_" + std::string(key)] = predicted != nullptr ? *predicted : Json::object();
+      for (const auto& [name, value] : {std::pair(std::string(key), measured), {"dry_run_" + std::string(key), predicted}}) {
+        if (value != nullptr)
+          row[name] = *value;
+        else
+          set_null(row, name, kNotMeasured);
+      }
     }
     rows.push_back(row);
   }
@@ -230,6 +234,7 @@ Json make_report(const RunRecord& run, const std::vector<Result>& results) {
   set_times(report, run);
   report["versions"] = versions_of(run);
   report["machine"] = run.machine;
+  if (run.machine.is_null()) report["machine_reason"] = "the run folder has no machine.json";
   return report;
 }
 

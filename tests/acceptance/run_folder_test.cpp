@@ -57,6 +57,20 @@ TEST(RunFolder, ChecksumsAreThoseOfSha256sumAndTellAChange) {
   EXPECT_FALSE(sha256sum_agrees(run));
 }
 
+TEST(RunFolder, ARunThatIsGoingOnIsLeftAlone) {
+  const TemporaryFolder folder;
+  const auto run = folder.path / "run";
+  auto lock = std::optional(begin_run_folder(run, tiny()));
+  make_folders(run / "jobs/train-1");
+  write_file_durably(run / "jobs/train-1/job.json", "{}");
+  const auto hash = recipe_hash(tiny().recipe);
+  EXPECT_THROW(lock_run_folder(run), Error);
+  EXPECT_FALSE(find_unfinished_training(folder.path, hash));
+  lock.reset();
+  EXPECT_EQ(find_unfinished_training(folder.path, hash), run);
+  EXPECT_NO_THROW(lock_run_folder(run));
+}
+
 TEST(RunFolder, AFolderWithSomethingElseIsNotTouched) {
   const TemporaryFolder folder;
   write_file_durably(folder.path / "letter.txt", "dear");

@@ -34,6 +34,15 @@ TEST(Cli, HelpAndVersionAreOnStdout) {
   EXPECT_THAT(help.out, Not(HasSubstr("--output")));
 }
 
+TEST(Cli, OutputThatIsLostAndAPipeForAFileAreErrors) {
+  const std::string assay = ASSAY_BINARY_DIR "/assay";
+  EXPECT_EQ(run_program("/bin/sh", {"-c", assay + " --help >/dev/full"}).exit_code, 3);
+  EXPECT_EQ(run_program("/bin/sh", {"-c", assay + " --help 2>&- >&- <&-"}).exit_code, 0);
+  const auto pipe = run_program("/bin/sh", {"-c", "d=$(mktemp -d); mkfifo $d/p; timeout 20 " + assay + " show $d/p; rc=$?; rm -r $d; exit $rc"});
+  EXPECT_EQ(pipe.exit_code, 2);
+  EXPECT_THAT(pipe.err, HasSubstr("is not a regular file"));
+}
+
 TEST(Cli, UsageMistakesEndWithTwoAndNameTheNearest) {
   const auto nothing = assay_program({});
   EXPECT_EQ(nothing.exit_code, 2);
@@ -117,6 +126,21 @@ TEST(Cli, EveryKeyIsListed) {
        {"train.max_steps (whole number, 1 to", "checkpoint.async (true or false", "device_memory (bytes"}) {
     EXPECT_THAT(result.out, HasSubstr(key));
   }
+}
+
+// SHA256SUMS ends a run: it must still be able to go on after somebody looked at it.
+TEST(Cli, AReportOfAnUnfinishedRunLeavesItUnfinished) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path / "recipe.yaml") << assay_program({"validate", kTiny}).out;
+  std::filesystem::copy_file(ASSAY_SOURCE_DIR "/recipes/limits/cpu.yaml", folder.path / "limits.yaml");
+  EXPECT_EQ(assay_program({"report", folder.path}).exit_code, 3);
+  EXPECT_TRUE(std::filesystem::exists(folder.path / "report.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "SHA256SUMS"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "results.jsonl"));
+  std::ofstream(folder.path / "SHA256SUMS") << "";
+  EXPECT_EQ(assay_program({"report", folder.path}).exit_code, 3);
+  EXPECT_TRUE(std::filesystem::exists(folder.path / "results.jsonl"));
+  EXPECT_GT(std::filesystem::file_size(folder.path / "SHA256SUMS"), 0U);
 }
 
 TEST(Cli, ShowListsGoodFilesAndRefusesBadOnesWithTwo) {
