@@ -31,6 +31,15 @@ class Failure : public EndToEnd {
   }
 };
 
+/// SigIgn in /proc: does the process ignore this signal?
+bool ignores(int pid, int signal) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("SigIgn:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) == 1;
+  }
+  return false;
+}
+
 struct Victim {
   const char* job;
   const char* check;  ///< the result that must name it
@@ -49,6 +58,7 @@ TEST_P(KilledRank, MakesTheAcceptanceIncompleteAndIsNamed) {
   BackgroundProgram acceptance(program("assay"), command("accept", "run"));
   const auto pid = rank_at_step(acceptance, victim.job, victim.rank, 3);
   ASSERT_TRUE(pid) << acceptance.err();
+  EXPECT_TRUE(ignores(*pid, SIGPIPE)) << "it would die of the other's death";
   ::kill(*pid, SIGKILL);
   const auto result = acceptance.finish(kLongest);
   EXPECT_EQ(result.exit_code, 3) << result.out;
