@@ -8,6 +8,7 @@
 #include "harness/core/error.h"
 #include "harness/core/files.h"
 #include "harness/core/json.h"
+#include "harness/core/nearest.h"
 
 namespace assay {
 namespace {
@@ -75,6 +76,17 @@ class KeyReader {
   void require(const std::string& key, const Json& neutral) {
     const Json* value = find(key);
     if (value != nullptr && *value != neutral) refuse(key, "is not supported, only " + dump_json(neutral) + " is");
+  }
+
+  // Keys that the user adds to the file's own: one without an effect is a slip.
+  void refuse_unknown(const std::vector<std::string>& added, const std::set<std::string>& harmless) const {
+    std::vector<std::string> names(known_.begin(), known_.end());
+    names.insert(names.end(), harmless.begin(), harmless.end());
+    for (const auto& key : added) {
+      if (known_.count(key) != 0 || harmless.count(key) != 0) continue;
+      const auto nearest = nearest_name(key, names);
+      refuse(key, "is no key of config.json that has an effect here" + (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+    }
   }
 
   void note_unknown(const std::set<std::string>& harmless) {
@@ -164,7 +176,8 @@ void check_shape(const ModelConfig& config, KeyReader& keys) {
   if (parameters > kMostParameters) keys.fail("these sizes make more than 1e15 parameters; look for a wrong number");
 }
 
-ModelConfig read_config(const Json& json, const std::string& where, ErrorKind kind) {
+ModelConfig read_config(const Json& json, const std::string& where, ErrorKind kind,
+                        const std::vector<std::string>& added = {}) {
   ModelConfig config;
   KeyReader keys(json, where, kind, config.notes);
   config.model_type = keys.text("model_type", std::nullopt);
@@ -193,6 +206,7 @@ ModelConfig read_config(const Json& json, const std::string& where, ErrorKind ki
                           "use_parallel_residual"}) {
     if (keys.find(key) != nullptr) keys.refuse(key, "is a setting this program does not train");
   }
+  keys.refuse_unknown(added, harmless_keys());
   keys.note_unknown(harmless_keys());
   return config;
 }
@@ -248,8 +262,12 @@ ModelConfig load_model_config(const std::filesystem::path& folder, const std::st
   const Json changes = parse_json(overrides, "model.config");
   if (!changes.is_object()) throw Error(ErrorKind::recipe, "model.config: " + overrides + ": must be an object of config keys");
   if (changes.empty()) return read_config(json, path.string(), ErrorKind::data);
+  std::vector<std::string> added;
+  for (const auto& item : changes.items()) {
+    if (!json.contains(item.key())) added.push_back(item.key());
+  }
   json.update(changes);
-  return read_config(json, path.string() + " with model.config " + dump_json(changes), ErrorKind::recipe);
+  return read_config(json, path.string() + " with model.config " + dump_json(changes), ErrorKind::recipe, added);
 }
 
 }  // namespace assay

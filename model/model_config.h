@@ -59,7 +59,8 @@ inline constexpr const char* kFlopsConvention =
 std::vector<float> rotary_frequencies(const RopeParameters& rope, std::int64_t head_dim);
 
 /// Reads FOLDER/config.json with keys overridden by a JSON object (`overrides`). Throws Error{data} or, for overrides,
-/// Error{recipe}: a key is missing, of a wrong type or out of range, keys contradict each other, or a setting is one that
+/// Error{recipe}: a key is missing, of a wrong type or out of range, one of
+/// `overrides` is neither in the file nor known, keys contradict each other, or a setting is one that
 /// this program cannot train; the message names file, key and value.
 ModelConfig load_model_config(const std::filesystem::path& folder, const std::string& overrides = "{}");
 

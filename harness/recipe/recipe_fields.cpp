@@ -47,7 +47,7 @@ void add_general(std::vector<Field>& fields, Recipe& r) {
        {"data.path", &r.data.path, "required unless synthetic: files and folders", {0, kMillion, true}},
        {"data.shuffle", &r.data.shuffle, "new order in every epoch"},
        {"data.format", choice(r.data.format), "auto: by the files' names"},
-       {"data.sequence_length", &r.data.sequence_length, "tokens a row", {1, 1 << 24}},
+       {"data.sequence_length", &r.data.sequence_length, "tokens a row", {2, 1 << 24}},
        {"data.packing", &r.data.packing, "fill rows with several documents"},
        {"data.template", &r.data.chat_template, "chat template of jsonl data"},
        {"data.eval_path", &r.data.eval_path, "held-out data", {}, true}});

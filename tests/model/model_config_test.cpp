@@ -186,6 +186,8 @@ TEST(ModelConfig, OverridesWinOverTheFileAndAreNamedInErrors) {
               AllOf(HasSubstr("model.config"), HasSubstr("num_hidden_layers: 0")));
   EXPECT_THAT(refusal(changed("{}"), R"({"sliding_window": 16})"), HasSubstr("sliding_window: 16"));
   EXPECT_THAT(refusal(changed("{}"), "[1]"), HasSubstr("model.config"));
+  EXPECT_THAT(refusal(changed("{}"), R"({"num_hidden_layer": 2})"), HasSubstr("did you mean num_hidden_layers?"));
+  EXPECT_NO_THROW(load(changed(R"({"a_note": 1})"), R"({"a_note": 2})"));  // the file has it
 }
 
 TEST(ModelConfig, WhatIsNotComputedIsRefusedByKeyAndValue) {
