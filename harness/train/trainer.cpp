@@ -158,7 +158,7 @@ void Trainer::fail_not_finite(const Summary& summary, std::int64_t step) const {
   // After the reduction a bad gradient is everybody's; the loss is still each rank's own.
   const std::string where = summary.first_bad_loss >= 0 ? "loss is not finite on rank " + std::to_string(summary.first_bad_loss)
                             : batch_shape_.world_size == 1 ? "gradient is not finite on rank 0"
-                                                           : "gradient is not finite on some rank, each rank's own loss is";
+                                                           : "the sum of all ranks' gradients is not finite, every rank's loss is,";
   throw Error(ErrorKind::numeric, where + " in step " + std::to_string(step) + " (loss " + std::to_string(summary.loss) +
                                       ", gradient norm " + std::to_string(summary.grad_norm) +
                                       "); lower optimizer.learning_rate or look at the data");
