@@ -34,10 +34,11 @@ function(assay_library name)
   endif()
 endfunction()
 
-# assay_test(<name> LABEL fast|process|slow SOURCES a_test.cpp ... LIBRARIES recipe ... [TORCH] [DEPENDS target ...])
-# A GoogleTest program; each of its tests is a ctest with exactly one label and a time-out.
+# assay_test(<name> LABEL fast|process|slow SOURCES a_test.cpp ... LIBRARIES recipe ... [TORCH] [SERIAL] [DEPENDS target ...])
+# A GoogleTest program; each of its tests is a ctest with exactly one label and a time-out. SERIAL: nothing beside it, for
+# tests that judge how much of the processor a rank gets.
 function(assay_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "LABEL;TIMEOUT" "SOURCES;LIBRARIES;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBRARIES;DEPENDS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -57,5 +58,5 @@ function(assay_test name)
     add_dependencies(${name} ${arg_DEPENDS})
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-                       PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT})
+                       PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT} RUN_SERIAL ${arg_SERIAL})
 endfunction()
