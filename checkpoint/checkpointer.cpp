@@ -12,8 +12,8 @@
 namespace assay {
 namespace {
 
-/// Why a checkpoint was not used. One that could not be read now (no file descriptor left, a disk that is away) may be whole
-/// all the same.
+/// Why a checkpoint was not used. One that could not be read now (no file descriptor left, a disk that is away) may be
+/// whole all the same.
 struct Unusable {
   std::string reason;
   bool damaged = false;
@@ -27,8 +27,8 @@ std::string new_id() {
   return text;
 }
 
-/// Why the checkpoint cannot be used; nothing if all ranks succeeded. Damage on any rank comes first: then nothing can be
-/// said of how the file fits. Throws what else a rank found.
+/// Why the checkpoint cannot be used; nothing if all ranks succeeded. Damage on any rank comes first: then nothing can
+/// be said of how the file fits. Throws what else a rank found.
 std::optional<Unusable> unusable_by(const std::vector<RankOutcome>& outcomes, const std::filesystem::path& path) {
   for (const auto kind : {ErrorKind::data, ErrorKind::io}) {
     for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
@@ -201,9 +201,9 @@ RestoreResult Checkpointer::restore(const std::filesystem::path& checkpoint,
   auto attempted = attempt(checkpoint, destinations);
   if (!attempted.result) {
     const bool damaged = attempted.failure.damaged;
-    throw Error(damaged ? ErrorKind::data : ErrorKind::io,
-                "checkpoint " + checkpoint.string() + (damaged ? " is damaged: " : " cannot be read: ") +
-                    attempted.failure.reason);
+    throw Error(damaged ? ErrorKind::data : ErrorKind::io, "checkpoint " + checkpoint.string() +
+                                                               (damaged ? " is damaged: " : " cannot be read: ") +
+                                                               attempted.failure.reason);
   }
   attempted.result->seconds = clock.wall_seconds() - start;
   return std::move(*attempted.result);

@@ -49,16 +49,18 @@ class Checkpointer {
   /// Saves this rank's tensors and state; `step` and `run` are equal on all ranks. State is kept as JSON: numbers come
   /// back exactly, but a number that is not finite as null. Replaces an earlier checkpoint of the same step. If any
   /// rank fails, older ones are untouched and nothing of the new one is left (or all of it, if only making its name
-  /// durable failed), and all ranks throw an Error of the kind of the first rank that failed, which it names. Otherwise rank 0 removes older checkpoints beyond
-  /// `keep_latest` and what earlier jobs left unfinished, before any rank returns.
+  /// durable failed), and all ranks throw an Error of the kind of the first rank that failed, which it names. Otherwise
+  /// rank 0 removes older checkpoints beyond `keep_latest` and what earlier jobs left unfinished, before any rank
+  /// returns.
   SaveResult save(std::int64_t step, const std::vector<TensorBytes>& tensors, const Json& rank_state,
                   const RunDescription& run);
 
   /// Restores the newest checkpoint that is whole on all ranks; damaged and unreadable ones are skipped. Damaged
-  /// ones are removed by the next save; unreadable ones, which may be whole, are not. Nothing if the folder holds no checkpoint: then the destinations are untouched. Throws Error{io} if all are
-  /// skipped; Error{recipe} if the newest whole one has another world size or other tensors than the destinations of a
-  /// rank (too many, too few, other dtype or shape), Error{usage} if its format is newer than this program. After an
-  /// Error the destinations may hold a mixture: use them only after a restore that returned.
+  /// ones are removed by the next save; unreadable ones, which may be whole, are not. Nothing if the folder holds no
+  /// checkpoint: then the destinations are untouched. Throws Error{io} if all are skipped; Error{recipe} if the newest
+  /// whole one has another world size or other tensors than the destinations of a rank (too many, too few, other dtype
+  /// or shape), Error{usage} if its format is newer than this program. After an Error the destinations may hold a
+  /// mixture: use them only after a restore that returned.
   std::optional<RestoreResult> restore_newest(const std::vector<TensorDestination>& destinations);
 
   /// Restores this checkpoint; as above, but damage throws Error{data}, and what cannot be read Error{io}.

@@ -13,7 +13,8 @@ std::string_view name_of(AttentionKernel kernel) {
   return "";
 }
 
-at::Tensor causal_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+at::Tensor causal_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
+                            const at::Tensor& value) {
   const at::Tensor query_BHLD = query.transpose(1, 2);
   const at::Tensor key_BKLD = key.transpose(1, 2);
   const at::Tensor value_BKLD = value.transpose(1, 2);

@@ -20,6 +20,7 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
 
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& first,
                                const OptionalWeight& second, const OptionalWeight& third) {
+    const BelowAutograd below;
     variable_list saved{x};
     variable_list results;
     auto shape = x.sizes().vec();
@@ -34,6 +35,7 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const BelowAutograd below;
     auto saved = context->get_saved_variables();
     const at::Tensor x = as_rows(saved[0]);
     at::Tensor grad_x;
@@ -62,11 +64,13 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
 
 struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& weight, const at::Tensor& input_ids) {
+    const BelowAutograd below;
     context->save_for_backward({weight, input_ids});
     return at::embedding(weight, input_ids);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const BelowAutograd below;
     const auto saved = context->get_saved_variables();
     at::Tensor weight = saved[0];
     const at::Tensor ids = saved[1].reshape({-1});

@@ -12,8 +12,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
-                            const at::Tensor& weights, std::int64_t chunk_tokens, bool with_gradients) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& targets, const at::Tensor& weights, std::int64_t chunk_tokens,
+                            bool with_gradients) {
+    const BelowAutograd below;
     at::Tensor grad_x;
     at::Tensor own_grad_weight;
     at::Tensor grad_weight = weight.grad();
@@ -45,6 +47,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& /*grads*/) {
+    const BelowAutograd below;
     const auto saved = context->get_saved_variables();
     return {saved[0], saved[1], at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }

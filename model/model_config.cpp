@@ -23,7 +23,9 @@ class KeyReader {
       : object_(object), where_(std::move(where)), kind_(kind), notes_(notes) {}
 
   /// The same for an object within this one.
-  KeyReader nested(const Json& object, const std::string& name) const { return {object, where_ + ": " + name, kind_, notes_}; }
+  KeyReader nested(const Json& object, const std::string& name) const {
+    return {object, where_ + ": " + name, kind_, notes_};
+  }
 
   [[noreturn]] void fail(const std::string& reason) const { throw Error(kind_, where_ + ": " + reason); }
 
@@ -42,7 +44,8 @@ class KeyReader {
     const Json* value = find(key);
     if (value == nullptr) return use_default(key, fallback);
     if (!value->is_number_integer()) refuse(key, "must be a whole number");
-    const bool too_large = value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(kLargest);
+    const bool too_large =
+        value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(kLargest);
     if (too_large || value->get<std::int64_t>() < least || value->get<std::int64_t>() > kLargest) {
       refuse(key, "must be between " + std::to_string(least) + " and " + std::to_string(kLargest));
     }
@@ -85,7 +88,8 @@ class KeyReader {
     for (const auto& key : added) {
       if (known_.count(key) != 0 || harmless.count(key) != 0) continue;
       const auto nearest = nearest_name(key, names);
-      refuse(key, "is no key of config.json that has an effect here" + (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+      refuse(key, "is no key of config.json that has an effect here" +
+                      (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
     }
   }
 
@@ -159,20 +163,25 @@ RopeParameters read_rope(KeyReader& top) {
 
 const std::set<std::string>& harmless_keys() {
   static const std::set<std::string> keys{
-      "architectures", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype",
-      "transformers_version", "use_cache", "_name_or_path", "tokenizer_class", "auto_map", "max_length"};
+      "architectures", "attention_dropout",    "bos_token_id", "eos_token_id",  "pad_token_id",    "dtype",
+      "torch_dtype",   "transformers_version", "use_cache",    "_name_or_path", "tokenizer_class", "auto_map",
+      "max_length"};
   return keys;
 }
 
 void check_shape(const ModelConfig& config, KeyReader& keys) {
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
-    keys.refuse("num_key_value_heads", "must divide num_attention_heads (" + std::to_string(config.num_attention_heads) + ")");
+    keys.refuse("num_key_value_heads",
+                "must divide num_attention_heads (" + std::to_string(config.num_attention_heads) + ")");
   }
-  if (config.head_dim % 2 != 0) keys.refuse("head_dim", "must be even for rotary embedding, it is " + std::to_string(config.head_dim));
+  if (config.head_dim % 2 != 0)
+    keys.refuse("head_dim", "must be even for rotary embedding, it is " + std::to_string(config.head_dim));
   const auto product = [](auto... sizes) { return (static_cast<double>(sizes) * ...); };
-  const double block = product(config.hidden_size, config.head_dim, 2 * (config.num_attention_heads + config.num_key_value_heads)) +
-                       product(3, config.hidden_size, config.intermediate_size);
-  const double parameters = product(config.num_hidden_layers, block) + product(2, config.vocab_size, config.hidden_size);
+  const double block =
+      product(config.hidden_size, config.head_dim, 2 * (config.num_attention_heads + config.num_key_value_heads)) +
+      product(3, config.hidden_size, config.intermediate_size);
+  const double parameters =
+      product(config.num_hidden_layers, block) + product(2, config.vocab_size, config.hidden_size);
   if (parameters > kMostParameters) keys.fail("these sizes make more than 1e15 parameters; look for a wrong number");
 }
 
@@ -181,7 +190,8 @@ ModelConfig read_config(const Json& json, const std::string& where, ErrorKind ki
   ModelConfig config;
   KeyReader keys(json, where, kind, config.notes);
   config.model_type = keys.text("model_type", std::nullopt);
-  if (config.model_type != "llama") keys.refuse("model_type", "is a model family this program does not train; llama is supported");
+  if (config.model_type != "llama")
+    keys.refuse("model_type", "is a model family this program does not train; llama is supported");
   config.vocab_size = keys.integer("vocab_size", std::nullopt);
   config.hidden_size = keys.integer("hidden_size", std::nullopt);
   config.intermediate_size = keys.integer("intermediate_size", std::nullopt);
@@ -189,7 +199,8 @@ ModelConfig read_config(const Json& json, const std::string& where, ErrorKind ki
   config.num_attention_heads = keys.integer("num_attention_heads", std::nullopt);
   config.num_key_value_heads = keys.integer("num_key_value_heads", config.num_attention_heads);
   if (keys.find("head_dim") == nullptr && config.hidden_size % config.num_attention_heads != 0) {
-    keys.refuse("num_attention_heads", "must divide hidden_size (" + std::to_string(config.hidden_size) + "), or head_dim must be given");
+    keys.refuse("num_attention_heads",
+                "must divide hidden_size (" + std::to_string(config.hidden_size) + "), or head_dim must be given");
   }
   config.head_dim = keys.integer("head_dim", config.hidden_size / config.num_attention_heads);
   config.max_position_embeddings = keys.integer("max_position_embeddings", 2048);
@@ -202,8 +213,8 @@ ModelConfig read_config(const Json& json, const std::string& where, ErrorKind ki
   keys.require("attention_bias", false);
   keys.require("mlp_bias", false);
   keys.require("pretraining_tp", 1);
-  for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok", "quantization_config", "sliding_window",
-                          "use_parallel_residual"}) {
+  for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok", "quantization_config",
+                          "sliding_window", "use_parallel_residual"}) {
     if (keys.find(key) != nullptr) keys.refuse(key, "is a setting this program does not train");
   }
   keys.refuse_unknown(added, harmless_keys());
@@ -225,8 +236,8 @@ std::int64_t ModelConfig::num_parameters() const {
 }
 
 double ModelConfig::model_flops_per_token(std::int64_t sequence_length) const {
-  const double attention = 6.0 * static_cast<double>(num_hidden_layers) * static_cast<double>(num_attention_heads * head_dim) *
-                           static_cast<double>(sequence_length);
+  const double attention = 6.0 * static_cast<double>(num_hidden_layers) *
+                           static_cast<double>(num_attention_heads * head_dim) * static_cast<double>(sequence_length);
   return 6.0 * static_cast<double>(num_matmul_parameters()) + attention;
 }
 
@@ -255,12 +266,14 @@ std::vector<float> rotary_frequencies(const RopeParameters& rope, std::int64_t h
 ModelConfig load_model_config(const std::filesystem::path& folder, const std::string& overrides) {
   const auto path = folder / "config.json";
   if (!std::filesystem::exists(path)) {
-    throw Error(ErrorKind::data, "there is no " + path.string() + "; model.path must name a folder with a Hugging Face config.json");
+    throw Error(ErrorKind::data,
+                "there is no " + path.string() + "; model.path must name a folder with a Hugging Face config.json");
   }
   Json json = parse_json(read_text_file(path), path.string());
   if (!json.is_object()) throw Error(ErrorKind::data, path.string() + ": must hold a JSON object");
   const Json changes = parse_json(overrides, "model.config");
-  if (!changes.is_object()) throw Error(ErrorKind::recipe, "model.config: " + overrides + ": must be an object of config keys");
+  if (!changes.is_object())
+    throw Error(ErrorKind::recipe, "model.config: " + overrides + ": must be an object of config keys");
   if (changes.empty()) return read_config(json, path.string(), ErrorKind::data);
   std::vector<std::string> added;
   for (const auto& item : changes.items()) {

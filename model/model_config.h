@@ -13,9 +13,9 @@ enum class RopeType { standard, linear, llama3 };
 struct RopeParameters {
   RopeType type = RopeType::standard;
   double theta = 10000;
-  double factor = 1;                                ///< linear, llama3
-  double low_freq_factor = 1;                       ///< llama3
-  double high_freq_factor = 4;                      ///< llama3
+  double factor = 1;                                  ///< linear, llama3
+  double low_freq_factor = 1;                         ///< llama3
+  double high_freq_factor = 4;                        ///< llama3
   std::int64_t original_max_position_embeddings = 0;  ///< llama3
   bool operator==(const RopeParameters&) const = default;
 };

@@ -15,6 +15,7 @@ using torch::autograd::variable_list;
 //   dw = sum over tokens of dy x r,   dx = r g - x r^3 (x . g) / n
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps) {
+    const BelowAutograd below;
     const at::Tensor norm = at::linalg_vector_norm(x, 2, at::IntArrayRef{-1}, /*keepdim=*/true);
     const at::Tensor inverse_root = at::full(norm.sizes(), eps, norm.options());
     inverse_root.addcmul_(norm, norm, 1.0 / static_cast<double>(x.size(-1))).rsqrt_();
@@ -24,6 +25,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const BelowAutograd below;
     const auto saved = context->get_saved_variables();
     at::Tensor weight = saved[1];
     const std::int64_t width = weight.numel();

@@ -25,12 +25,15 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 }
 
 struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
+                            const at::Tensor& sin) {
+    const BelowAutograd below;
     context->save_for_backward({cos, sin});
     return rotate(x, cos, sin, 1);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const BelowAutograd below;
     const auto saved = context->get_saved_variables();
     return {rotate(grads[0], saved[0], saved[1], -1), at::Tensor(), at::Tensor()};
   }

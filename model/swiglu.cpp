@@ -11,11 +11,13 @@ using torch::autograd::variable_list;
 
 struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up) {
+    const BelowAutograd below;
     context->save_for_backward({gate, up});
     return at::silu(gate).mul_(up);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const BelowAutograd below;
     const auto saved = context->get_saved_variables();
     const at::Tensor& gate = saved[0];
     const at::Tensor& up = saved[1];

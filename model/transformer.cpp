@@ -105,7 +105,8 @@ const at::Tensor& Transformer::head_weight() const {
 
 at::Tensor Transformer::loss(const at::Tensor& input_ids, const at::Tensor& targets, const at::Tensor& weights) const {
   const at::Tensor x = hidden_states(input_ids);
-  return ops::linear_cross_entropy(x.view({-1, config_.hidden_size}), head_weight(), targets, weights, options_.loss_chunk_tokens);
+  return ops::linear_cross_entropy(x.view({-1, config_.hidden_size}), head_weight(), targets, weights,
+                                   options_.loss_chunk_tokens);
 }
 
 at::Tensor Transformer::logits(const at::Tensor& input_ids) const {

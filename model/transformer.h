@@ -12,8 +12,8 @@
 
 namespace assay {
 
-/// A named weight. The transformer declares it; whoever owns the memory (the sharding) sets `value`, a leaf of this shape
-/// that requires a gradient or not.
+/// A named weight. The transformer declares it; whoever owns the memory (the sharding) sets `value`, a leaf of this
+/// shape that requires a gradient or not.
 struct Parameter {
   std::string name;  ///< Hugging Face's key
   std::vector<std::int64_t> shape;
@@ -36,8 +36,8 @@ struct TransformerOptions {
   std::int64_t loss_chunk_tokens = 1024;
 };
 
-/// Decoder-only network of the Llama family: units embedding, one a block, head. With tied embeddings the head unit has no
-/// matrix of its own and reads the embedding's. Not copyable: units hold what others point to.
+/// Decoder-only network of the Llama family: units embedding, one a block, head. With tied embeddings the head unit has
+/// no matrix of its own and reads the embedding's. Not copyable: units hold what others point to.
 class Transformer {
  public:
   /// Declares the units and makes the rotary tables on the device. Throws Error{recipe} if the sequence is longer than
@@ -50,8 +50,8 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   const TransformerOptions& options() const { return options_; }
 
-  /// Weighted sum of token losses, fp64 [1]; see ops::linear_cross_entropy for targets, weights and the rule on backward.
-  /// input_ids int64 [B, L], targets int64 [B * L], weights fp32 [B * L].
+  /// Weighted sum of token losses, fp64 [1]; see ops::linear_cross_entropy for targets, weights and the rule on
+  /// backward. input_ids int64 [B, L], targets int64 [B * L], weights fp32 [B * L].
   at::Tensor loss(const at::Tensor& input_ids, const at::Tensor& targets, const at::Tensor& weights) const;
 
   /// Logits fp32 [B, L, V] for input_ids int64 [B, L].
@@ -69,8 +69,9 @@ class Transformer {
   at::Tensor sin_;
 };
 
-/// Sets one parameter to what transformers' initialization gives it: norms 1, matrices normal(0, initializer_range) drawn
-/// from `generator`. Parameters must be initialized in the order of units(), so that values depend on the seed alone.
+/// Sets one parameter to what transformers' initialization gives it: norms 1, matrices normal(0, initializer_range)
+/// drawn from `generator`. Parameters must be initialized in the order of units(), so that values depend on the seed
+/// alone.
 void initialize_parameter(Parameter& parameter, const ModelConfig& config, at::Generator generator);
 
 }  // namespace assay

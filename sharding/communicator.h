@@ -17,8 +17,8 @@ struct CommunicationTotals {
   double seconds = 0;
 };
 
-/// Collective operations on tensors of one rank's device. Every method is collective: all ranks must call it in the same
-/// order with the same sizes. All block until the result is there. A time-out or a lost peer throws
+/// Collective operations on tensors of one rank's device. Every method is collective: all ranks must call it in the
+/// same order with the same sizes. All block until the result is there. A time-out or a lost peer throws
 /// Error{communication} that names operation and rank; the communicator is of no use afterwards.
 class Communicator {
  public:
@@ -43,12 +43,13 @@ class Communicator {
   /// Collective: returns when all ranks have called it.
   void barrier();
 
-  /// Collective: this rank's part of the sum of all ranks' tensors [world_size x n], into that part of its own tensor; the
-  /// rest is left as it was. Summed in rank order, so the bits do not depend on timing: an all-to-all and a sum. Takes one
-  /// buffer of the tensor's size while it works.
+  /// Collective: this rank's part of the sum of all ranks' tensors [world_size x n], into that part of its own tensor;
+  /// the rest is left as it was. Summed in rank order, so the bits do not depend on timing: an all-to-all and a sum.
+  /// Takes one buffer of the tensor's size while it works.
   void reduce_scatter_in_place(const at::Tensor& tensor);
 
-  /// Collective: the sum everywhere, by reduce_scatter_in_place and all_gather; same bits on all ranks. Alone it does nothing.
+  /// Collective: the sum everywhere, by reduce_scatter_in_place and all_gather; same bits on all ranks. Alone it does
+  /// nothing.
   void all_reduce(const at::Tensor& tensor);
 
  protected:
@@ -82,8 +83,8 @@ struct Rendezvous {
   std::string prefix = "assay";
 };
 
-/// Collective: the gloo transport over TCP. Throws Error{communication} if the ranks do not meet within `timeout_seconds`,
-/// which is also the time-out of every later operation.
+/// Collective: the gloo transport over TCP. Throws Error{communication} if the ranks do not meet within
+/// `timeout_seconds`, which is also the time-out of every later operation.
 std::unique_ptr<Communicator> make_gloo_communicator(const Rendezvous& rendezvous, int rank, int world_size,
                                                      double timeout_seconds, const Clock& clock);
 

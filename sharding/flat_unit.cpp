@@ -11,7 +11,8 @@ namespace {
 
 FlatLayout layout_of(const std::vector<FlatParameter>& parameters, int world_size) {
   std::vector<FlatParameterSize> sizes;
-  for (const auto& parameter : parameters) sizes.push_back({c10::multiply_integers(parameter.shape), parameter.decayed});
+  for (const auto& parameter : parameters)
+    sizes.push_back({c10::multiply_integers(parameter.shape), parameter.decayed});
   return make_flat_layout(sizes, world_size);
 }
 
@@ -22,7 +23,8 @@ at::Tensor zeros(std::int64_t numel, MemoryCategory category, Device& device) {
 
 }  // namespace
 
-FlatUnit::FlatUnit(std::string name, const std::vector<FlatParameter>& parameters, int rank, int world_size, Device& device)
+FlatUnit::FlatUnit(std::string name, const std::vector<FlatParameter>& parameters, int rank, int world_size,
+                   Device& device)
     : name_(std::move(name)),
       rank_(rank),
       layout_(layout_of(parameters, world_size)),

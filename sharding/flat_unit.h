@@ -20,8 +20,8 @@ struct FlatParameter {
   at::Tensor* value = nullptr;
 };
 
-/// The parameters of one unit and their gradients in two flat fp32 buffers. Each parameter's value and grad() are views of
-/// them for as long as the unit lives, so that gradients accumulate in place.
+/// The parameters of one unit and their gradients in two flat fp32 buffers. Each parameter's value and grad() are views
+/// of them for as long as the unit lives, so that gradients accumulate in place.
 class FlatUnit {
  public:
   /// Allocates both buffers (zeros) on the device and sets the values of `parameters`, which must outlive the unit.

@@ -1,10 +1,10 @@
 #include <ATen/ATen.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <chrono>
 #include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
 #include "harness/core/error.h"
@@ -19,8 +19,8 @@ std::string first_line(const char* text) {
   return whole.substr(0, whole.find('\n'));
 }
 
-// The same memory under a tensor that does not own it. The transport's threads let go of a tensor at a time of their own;
-// the memory itself must be released by the trainer's thread, or the order of releases is not reproducible.
+// The same memory under a tensor that does not own it. The transport's threads let go of a tensor at a time of their
+// own; the memory itself must be released by the trainer's thread, or the order of releases is not reproducible.
 at::Tensor unowned(const at::Tensor& tensor) {
   ASSAY_CHECK(tensor.is_contiguous());
   return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.options());
@@ -64,9 +64,9 @@ class GlooCommunicator final : public Communicator {
     try {
       start()->wait();
     } catch (const std::exception& error) {
-      throw Error(ErrorKind::communication, std::string(operation) + " failed on rank " + std::to_string(rank()) + " of " +
-                                                std::to_string(world_size()) + ": " + first_line(error.what()) +
-                                                "; look at the other ranks for the cause");
+      throw Error(ErrorKind::communication, std::string(operation) + " failed on rank " + std::to_string(rank()) +
+                                                " of " + std::to_string(world_size()) + ": " +
+                                                first_line(error.what()) + "; look at the other ranks for the cause");
     }
   }
 
@@ -95,10 +95,10 @@ std::unique_ptr<Communicator> make_gloo_communicator(const Rendezvous& rendezvou
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(prefixed), rank, world_size, std::move(options));
     return std::make_unique<GlooCommunicator>(std::move(group), rank, world_size, clock);
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::communication, "rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
-                                              " could not join at " + rendezvous.host + ":" +
-                                              std::to_string(rendezvous.port) + " within " +
-                                              std::to_string(static_cast<int>(timeout_seconds)) + " s: " + first_line(error.what()));
+    throw Error(ErrorKind::communication,
+                "rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " could not join at " +
+                    rendezvous.host + ":" + std::to_string(rendezvous.port) + " within " +
+                    std::to_string(static_cast<int>(timeout_seconds)) + " s: " + first_line(error.what()));
   }
 }
 

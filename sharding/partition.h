@@ -15,8 +15,8 @@ struct FlatParameterSize {
   bool decayed = true;  ///< weight decay applies
 };
 
-/// Where the parameters of one unit lie in its flat buffer, in elements: decayed ones first, then the others, then padding,
-/// so that every rank holds an equal shard.
+/// Where the parameters of one unit lie in its flat buffer, in elements: decayed ones first, then the others, then
+/// padding, so that every rank holds an equal shard.
 struct FlatLayout {
   std::vector<std::int64_t> offsets;  ///< of each parameter, in the order given
   std::int64_t decayed_end = 0;       ///< elements below are decayed

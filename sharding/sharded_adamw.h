@@ -17,7 +17,8 @@ struct AdamWOptions {
   double weight_decay = 0.1;  ///< decoupled, on decayed parameters only
 };
 
-/// AdamW (Loshchilov and Hutter 2019, as torch.optim.AdamW computes it) on the flat buffers of units, fused. Moments fp32.
+/// AdamW (Loshchilov and Hutter 2019, as torch.optim.AdamW computes it) on the flat buffers of units, fused. Moments
+/// fp32.
 class ShardedAdamW {
  public:
   struct Moments {
@@ -42,7 +43,8 @@ class ShardedAdamW {
     std::vector<at::Tensor> parameters, gradients, exp_avgs, exp_avg_sqs, steps;
     double weight_decay = 0;
   };
-  void add_slices(Group& group, const FlatUnit& unit, const Moments& moments, std::int64_t begin, std::int64_t end) const;
+  void add_slices(Group& group, const FlatUnit& unit, const Moments& moments, std::int64_t begin,
+                  std::int64_t end) const;
 
   AdamWOptions options_;
   std::vector<Moments> moments_;

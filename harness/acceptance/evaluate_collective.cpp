@@ -110,8 +110,8 @@ void check_others(const JobRecord& job, StageChecks& checks) {
   }
   for (const auto& [operation, ranks] : ranks_of) {
     if (static_cast<int>(ranks.size()) < job.world_size()) {
-      checks.missing(operation,
-                     std::to_string(job.world_size() - static_cast<int>(ranks.size())) + " ranks did not report it, with its num_wrong");
+      checks.missing(operation, std::to_string(job.world_size() - static_cast<int>(ranks.size())) +
+                                    " ranks did not report it, with its num_wrong");
       continue;
     }
     const auto& wrong = wrong_of[operation];

@@ -91,9 +91,9 @@ void check_all_ranks(const TrainView& view) {
   }
   const bool complete = view.twin.world_size() == planned && view.job.world_size() == planned;
   if (!complete || !idle.empty()) {
-    auto& result = view.checks.missing("all_ranks", "not every one of " + std::to_string(planned) +
-                                                        " ranks did each of the " + std::to_string(max_steps) +
-                                                        " steps");
+    auto& result =
+        view.checks.missing("all_ranks", "not every one of " + std::to_string(planned) + " ranks did each of the " +
+                                             std::to_string(max_steps) + " steps");
     result.ranks = idle;
     return;
   }

@@ -35,9 +35,9 @@ std::optional<double> slope_of(const std::map<std::int64_t, std::optional<double
 /// How busy a rank's own threads were in an attempt, its waits for others not counted.
 struct RankUtilization {
   int rank = 0;
-  std::optional<double> compute_share;  ///< CPU seconds / (wall seconds x threads) of its own computing
-  std::optional<double> gemm_gflops;    ///< of a matrix product, for each CPU second
-  std::optional<double> model_gflops;   ///< model FLOPs of its share of the steps, for each CPU second
+  std::optional<double> compute_share;     ///< CPU seconds / (wall seconds x threads) of its own computing
+  std::optional<double> gemm_gflops;       ///< of a matrix product, for each CPU second
+  std::optional<double> model_gflops;      ///< model FLOPs of its share of the steps, for each CPU second
   std::optional<double> ceiling_fraction;  ///< model_gflops / gemm_gflops
 };
 std::vector<RankUtilization> utilization_of(const JobRecord& job, int attempt);

@@ -56,8 +56,9 @@ void check_fresh(const fs::path& folder) {
 FileDescriptor lock_run_folder(const fs::path& folder) {
   auto lock = try_lock(folder);
   if (lock) return std::move(*lock);
-  throw Error(ErrorKind::usage, folder.string() + " is in use: another process of this program runs in it; wait for its "
-                                                  "end, or give another --output");
+  throw Error(ErrorKind::usage, folder.string() +
+                                    " is in use: another process of this program runs in it; wait for its "
+                                    "end, or give another --output");
 }
 
 fs::path default_run_folder(const Recipe& recipe) { return fs::path("runs") / (recipe.name + "-" + utc_now_compact()); }

@@ -18,9 +18,11 @@ std::filesystem::path default_run_folder(const Recipe& recipe);
 FileDescriptor lock_run_folder(const std::filesystem::path& folder);
 
 /// Creates the folder, locks it as lock_run_folder does, and writes limits.yaml (a copy of accept.limits; left out if
-/// there is none and `needs_limits` is false), machine.json and recipe.yaml, in this order: a folder with recipe.yaml is one that can be resumed. Throws Error{usage} if the folder holds something else,
-/// Error{data} without the limits file, Error{io}.
-FileDescriptor begin_run_folder(const std::filesystem::path& folder, const LoadedRecipe& loaded, bool needs_limits = true);
+/// there is none and `needs_limits` is false), machine.json and recipe.yaml, in this order: a folder with recipe.yaml
+/// is one that can be resumed. Throws Error{usage} if the folder holds something else, Error{data} without the limits
+/// file, Error{io}.
+FileDescriptor begin_run_folder(const std::filesystem::path& folder, const LoadedRecipe& loaded,
+                                bool needs_limits = true);
 
 /// It was begun, and SHA256SUMS, which is written last, is not there.
 bool is_unfinished(const std::filesystem::path& folder);

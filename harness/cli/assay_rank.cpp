@@ -1,5 +1,5 @@
-// assay-rank: one rank of a job. Given a job by assay (JSON on standard input), or a recipe on its command line when it is
-// started by torchrun --no-python, srun or mpirun.
+// assay-rank: one rank of a job. Given a job by assay (JSON on standard input), or a recipe on its command line when it
+// is started by torchrun --no-python, srun or mpirun.
 
 #include <unistd.h>
 
@@ -73,7 +73,8 @@ int next_attempt(const Job& job) {
   return last + 1;
 }
 
-// All ranks must write into one folder, and count attempts alike: rank 0 chooses the folder, the furthest rank the number.
+// All ranks must write into one folder, and count attempts alike: rank 0 chooses the folder, the furthest rank the
+// number.
 void agree(Job& job, const std::string& asked) {
   static const SystemClock clock;
   job.communicator = make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock);
@@ -131,8 +132,9 @@ void tell_launcher(const World& world, const Error& error) {
 int run(int argc, char** argv) {
   cxxopts::Options options("assay-rank", "One rank of a job; its place in the world comes from the environment.");
   options.positional_help("RECIPE [KEY=VALUE ...]").show_positional_help();
-  options.add_options()("job", "read a job as JSON from standard input")("output", "run folder", cxxopts::value<std::string>()->default_value(""))(
-      "help", "this text")("version", "the version")("arguments", "", cxxopts::value<std::vector<std::string>>()->default_value(""));
+  options.add_options()("job", "read a job as JSON from standard input")(
+      "output", "run folder", cxxopts::value<std::string>()->default_value(""))("help", "this text")(
+      "version", "the version")("arguments", "", cxxopts::value<std::vector<std::string>>()->default_value(""));
   options.parse_positional("arguments");
   const auto parsed = options.parse(argc, argv);
   if (parsed.count("help") > 0) {

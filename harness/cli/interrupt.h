@@ -4,8 +4,8 @@
 
 namespace assay {
 
-/// While it lives, SIGINT and SIGTERM do not end this process but are noted: between jobs, where no launcher takes them.
-/// One at a time in a process.
+/// While it lives, SIGINT and SIGTERM do not end this process but are noted: between jobs, where no launcher takes
+/// them. One at a time in a process.
 class InterruptNote {
  public:
   InterruptNote();

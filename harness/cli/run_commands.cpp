@@ -104,8 +104,8 @@ int say_interrupted(const CommandLine& line, const fs::path& folder) {
   return exit_incomplete;
 }
 
-/// Writes the reports of an evaluated run and shows the verdict. `ended`: also its results, and the checksums, after which
-/// it cannot go on.
+/// Writes the reports of an evaluated run and shows the verdict. `ended`: also its results, and the checksums, after
+/// which it cannot go on.
 int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord& run,
                const std::vector<Result>& results, bool ended) {
   if (ended) write_results(folder / "results.jsonl", results);
@@ -128,7 +128,8 @@ int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord&
 
 /// A training that was run to its end.
 bool has_ended(const fs::path& folder) {
-  return fs::exists(folder / "recipe.yaml") && !is_unfinished(folder) && read_job_progress(folder / "jobs" / "train-1").done();
+  return fs::exists(folder / "recipe.yaml") && !is_unfinished(folder) &&
+         read_job_progress(folder / "jobs" / "train-1").done();
 }
 
 fs::path output_of(const CommandLine& line, const Recipe& recipe) {
@@ -162,7 +163,8 @@ int run_accept(const CommandLine& line) {
   const auto lock = open_run_folder(folder, loaded, /*needs_limits=*/true);
   const auto recipe = recipe_of_run(folder);
   if (recipe.accept != loaded.recipe.accept)
-    log_warning("accept.stages and accept.limits stay those with which this run began; give another --output for others");
+    log_warning(
+        "accept.stages and accept.limits stay those with which this run began; give another --output for others");
   const auto outcome = run_or_stop(folder, recipe, display_of(line));
   if (outcome.interrupted) return say_interrupted(line, folder);
   return finish_run(line, folder, read_run(folder, recipe), outcome.results, /*ended=*/true);

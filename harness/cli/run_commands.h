@@ -13,7 +13,8 @@ int run_train(const CommandLine& line);
 /// `assay collective`: correctness of the collectives alone. Accepts no machine.
 int run_collective(const CommandLine& line);
 
-/// `assay report`: evaluates a run folder again, from its files, and writes results and reports. The verdict's exit code.
+/// `assay report`: evaluates a run folder again, from its files, and writes results and reports. The verdict's exit
+/// code.
 int run_report(const CommandLine& line);
 
 /// `assay estimate`: formula and dry run. 0 if the plan fits or no capacity is stated, 1 if it does not fit.

@@ -32,15 +32,19 @@ std::string config_overrides(const std::vector<std::string>& overrides) {
 
 void print_text(const Json& result) {
   for (const auto& row : result["tensors"]) {
-    const auto number = [&](const char* key) { return row[key].is_null() ? "not finite" : format_number(row[key].get<double>()); };
-    std::printf("%-9s %s: max abs error %s, relative error %s, cosine %s\n", row["equal_within"] ? "equal" : "DIFFERENT",
-                row["name"].get<std::string>().c_str(), number("max_abs_error").c_str(), number("max_rel_error").c_str(),
-                number("cosine").c_str());
+    const auto number = [&](const char* key) {
+      return row[key].is_null() ? "not finite" : format_number(row[key].get<double>());
+    };
+    std::printf("%-9s %s: max abs error %s, relative error %s, cosine %s\n",
+                row["equal_within"] ? "equal" : "DIFFERENT", row["name"].get<std::string>().c_str(),
+                number("max_abs_error").c_str(), number("max_rel_error").c_str(), number("cosine").c_str());
   }
-  std::printf("loss %s, reference %s\n", dump_json(result["loss"]).c_str(), dump_json(result["reference_loss"]).c_str());
+  std::printf("loss %s, reference %s\n", dump_json(result["loss"]).c_str(),
+              dump_json(result["reference_loss"]).c_str());
   const auto& tolerances = result["tolerances"];
   std::printf("tolerances: logits absolute %s, gradients relative (L2) %s, loss absolute %s\n",
-              dump_json(tolerances["atol"]).c_str(), dump_json(tolerances["rtol"]).c_str(), dump_json(tolerances["loss_atol"]).c_str());
+              dump_json(tolerances["atol"]).c_str(), dump_json(tolerances["rtol"]).c_str(),
+              dump_json(tolerances["loss_atol"]).c_str());
   std::printf("%s\n", result["equal_within"] ? "equal within the tolerances" : "NOT equal within the tolerances");
 }
 
@@ -48,7 +52,8 @@ void print_text(const Json& result) {
 
 int run_verify_command(const CommandLine& line) {
   if (line.paths.size() != 2) {
-    throw Error(ErrorKind::usage, "verify needs two paths: assay verify MODEL_DIR REFERENCE [model.config.KEY=VALUE ...]");
+    throw Error(ErrorKind::usage,
+                "verify needs two paths: assay verify MODEL_DIR REFERENCE [model.config.KEY=VALUE ...]");
   }
   const Json job{{"kind", "verify"},
                  {"options",

@@ -40,8 +40,8 @@ ErrorKind error_kind_from_name(std::string_view name) {
 ExitCode exit_code_of(ErrorKind kind) { return row_of(kind).exit_code; }
 
 void fail_check(const char* condition, const char* file, int line) {
-  throw Error(ErrorKind::internal, std::string("internal error, please report it: ") + condition + " does not hold at " +
-                                       file + ":" + std::to_string(line));
+  throw Error(ErrorKind::internal, std::string("internal error, please report it: ") + condition +
+                                       " does not hold at " + file + ":" + std::to_string(line));
 }
 
 }  // namespace assay

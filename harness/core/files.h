@@ -44,8 +44,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// Opens /dev/null in place of standard streams that are closed: else the next file to be opened takes their number, and
-/// messages are written into it. First in main.
+/// Opens /dev/null in place of standard streams that are closed: else the next file to be opened takes their number,
+/// and messages are written into it. First in main.
 void open_missing_standard_streams();
 
 /// Throws Error{io} naming the call, the path and what errno says.
@@ -54,11 +54,12 @@ void open_missing_standard_streams();
 /// The whole file. Throws Error{data} if it does not exist, Error{io} otherwise.
 std::string read_text_file(const std::filesystem::path& path);
 
-/// Writes path.tmp, fsyncs, renames it to path, fsyncs the folder: afterwards the old or the new content is there, whole.
+/// Writes path.tmp, fsyncs, renames it to path, fsyncs the folder: afterwards the old or the new content is there,
+/// whole.
 void write_file_durably(const std::filesystem::path& path, std::string_view content);
 
-/// A file that comes with the program ("recipes/tiny_cpu.yaml"): in this working folder, as in a clone, or else where it
-/// was installed, <folder of the executable>/../share/assay. The path as it was given if it is in neither.
+/// A file that comes with the program ("recipes/tiny_cpu.yaml"): in this working folder, as in a clone, or else where
+/// it was installed, <folder of the executable>/../share/assay. The path as it was given if it is in neither.
 std::filesystem::path find_shipped(const std::filesystem::path& path);
 
 /// Writes all bytes, going on after short writes and EINTR. Throws Error{io}.

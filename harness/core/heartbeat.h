@@ -8,12 +8,12 @@
 
 namespace assay {
 
-/// What a rank is at, in memory shared with its launcher through a small mapped file, so that the launcher knows the last
-/// phase and step of a rank that was killed. A rank writes, the launcher reads; both hold the file mapped.
+/// What a rank is at, in memory shared with its launcher through a small mapped file, so that the launcher knows the
+/// last phase and step of a rank that was killed. A rank writes, the launcher reads; both hold the file mapped.
 class Heartbeat {
  public:
   struct State {
-    std::int64_t step = 0;     ///< step being worked on, 0 before the first
+    std::int64_t step = 0;  ///< step being worked on, 0 before the first
     Phase phase = Phase::load;
     std::uint64_t num_beats = 0;  ///< grows with every beat: no growth means no progress
   };

@@ -15,7 +15,8 @@ std::string dump_json(const Json& value);
 /// The same, indented by two spaces and ended by a newline, for files a person opens.
 std::string dump_json_pretty(const Json& value);
 
-/// Parses strict JSON (UTF-8, no comments, no duplicate keys, at most 100 levels). Throws Error{data} that names `what`.
+/// Parses strict JSON (UTF-8, no comments, no duplicate keys, at most 100 levels). Throws Error{data} that names
+/// `what`.
 Json parse_json(std::string_view text, const std::string& what);
 
 /// The same for objects with very many keys: these come out sorted, where Json would search all keys at each insertion.

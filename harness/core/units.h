@@ -7,8 +7,8 @@
 
 namespace assay {
 
-/// Bytes from "80GiB", "1.5 GiB", "80GB" (10^9), "512B" or "1073741824". A bare "G" or "80g" is refused, as is a negative
-/// value, a fraction of a byte or more than 2^63 - 1. Nothing if the text is not such a size.
+/// Bytes from "80GiB", "1.5 GiB", "80GB" (10^9), "512B" or "1073741824". A bare "G" or "80g" is refused, as is a
+/// negative value, a fraction of a byte or more than 2^63 - 1. Nothing if the text is not such a size.
 std::optional<std::int64_t> parse_bytes(std::string_view text);
 
 /// "12.34 GiB", "3.20 MiB", "512 B": powers of 1024 with the unit printed.

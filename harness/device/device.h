@@ -36,8 +36,8 @@ class Device {
 /// The CPU with `num_threads` threads for each rank. Sets the thread count of LibTorch in this process.
 std::unique_ptr<Device> make_cpu_device(int num_threads);
 
-/// A dry run of a CPU rank with `num_threads` threads: tensors without memory or values. The same operators allocate the
-/// same blocks in the same order as on the CPU, scratch of kernels included.
+/// A dry run of a CPU rank with `num_threads` threads: tensors without memory or values. The same operators allocate
+/// the same blocks in the same order as on the CPU, scratch of kernels included.
 std::unique_ptr<Device> make_meta_device(int num_threads);
 
 }  // namespace assay

@@ -7,9 +7,10 @@
 #include <optional>
 #include <tuple>
 
-// Operators that have no Meta kernel in LibTorch 2.11. Each allocates what the CPU kernel allocates, in its order: results,
-// and scratch that lives as long as the call. Sizes are read off aten/src/ATen/native/cpu/FlashAttentionKernel.cpp,
-// native/Embedding.cpp and native/TensorAdvancedIndexing.cpp; tests/train/dry_run_test.cpp compares whole steps with the CPU.
+// Operators that have no Meta kernel in LibTorch 2.11. Each allocates what the CPU kernel allocates, in its order:
+// results, and scratch that lives as long as the call. Sizes are read off
+// aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, native/Embedding.cpp and native/TensorAdvancedIndexing.cpp;
+// tests/train/dry_run_test.cpp compares whole steps with the CPU.
 
 namespace assay {
 namespace {
@@ -45,9 +46,9 @@ Tensor empty_heads_inside(const Tensor& like, std::int64_t head_dim) {
   return at::empty({like.size(0), like.size(2), like.size(1), head_dim}, like.options()).transpose(1, 2);
 }
 
-std::tuple<Tensor, Tensor> meta_flash_for_cpu(const Tensor& query, const Tensor& key, const Tensor& value, double /*dropout*/,
-                                              bool /*is_causal*/, const std::optional<Tensor>& /*mask*/,
-                                              std::optional<double> /*scale*/) {
+std::tuple<Tensor, Tensor> meta_flash_for_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
+                                              double /*dropout*/, bool /*is_causal*/,
+                                              const std::optional<Tensor>& /*mask*/, std::optional<double> /*scale*/) {
   Tensor output = empty_heads_inside(query, value.size(3));
   Tensor logsumexp =
       at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat)).transpose(1, 2);
@@ -58,9 +59,10 @@ std::tuple<Tensor, Tensor> meta_flash_for_cpu(const Tensor& query, const Tensor&
 }
 
 std::tuple<Tensor, Tensor, Tensor> meta_flash_for_cpu_backward(const Tensor& /*grad_output*/, const Tensor& query,
-                                                               const Tensor& key, const Tensor& value, const Tensor& /*out*/,
-                                                               const Tensor& /*logsumexp*/, double /*dropout*/,
-                                                               bool /*is_causal*/, const std::optional<Tensor>& /*mask*/,
+                                                               const Tensor& key, const Tensor& value,
+                                                               const Tensor& /*out*/, const Tensor& /*logsumexp*/,
+                                                               double /*dropout*/, bool /*is_causal*/,
+                                                               const std::optional<Tensor>& /*mask*/,
                                                                std::optional<double> /*scale*/) {
   Tensor grad_query = empty_heads_inside(query, query.size(3));
   Tensor grad_key = empty_heads_inside(key, key.size(3));
@@ -72,10 +74,10 @@ std::tuple<Tensor, Tensor, Tensor> meta_flash_for_cpu_backward(const Tensor& /*g
 }
 
 void meta_fused_adamw(at::TensorList /*self*/, at::TensorList /*grads*/, at::TensorList /*exp_avgs*/,
-                      at::TensorList /*exp_avg_sqs*/, at::TensorList /*max_exp_avg_sqs*/, at::TensorList /*state_steps*/,
-                      double /*lr*/, double /*beta1*/, double /*beta2*/, double /*weight_decay*/, double /*eps*/,
-                      bool /*amsgrad*/, bool /*maximize*/, const std::optional<Tensor>& /*grad_scale*/,
-                      const std::optional<Tensor>& /*found_inf*/) {}
+                      at::TensorList /*exp_avg_sqs*/, at::TensorList /*max_exp_avg_sqs*/,
+                      at::TensorList /*state_steps*/, double /*lr*/, double /*beta1*/, double /*beta2*/,
+                      double /*weight_decay*/, double /*eps*/, bool /*amsgrad*/, bool /*maximize*/,
+                      const std::optional<Tensor>& /*grad_scale*/, const std::optional<Tensor>& /*found_inf*/) {}
 
 TORCH_LIBRARY_IMPL(aten, Meta, m) {
   m.impl("index_select", meta_index_select);

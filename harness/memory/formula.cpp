@@ -11,7 +11,8 @@ constexpr std::int64_t kInt64 = 8;
 std::int64_t block_elements_per_token(const ModelConfig& config) {
   const std::int64_t queries = config.num_attention_heads * config.head_dim;
   const std::int64_t keys = config.num_key_value_heads * config.head_dim;
-  return 4 * config.hidden_size + 2 * queries + 2 * keys + 3 * config.intermediate_size + config.num_attention_heads + 2;
+  return 4 * config.hidden_size + 2 * queries + 2 * keys + 3 * config.intermediate_size + config.num_attention_heads +
+         2;
 }
 
 std::int64_t activation_bytes(const Recipe& recipe, const ModelConfig& config) {
@@ -26,8 +27,9 @@ std::int64_t activation_bytes(const Recipe& recipe, const ModelConfig& config) {
 
 std::int64_t largest_unit_elements(const ModelConfig& config) {
   const std::int64_t embedding = config.vocab_size * config.hidden_size;
-  const std::int64_t block = config.hidden_size * config.head_dim * 2 * (config.num_attention_heads + config.num_key_value_heads) +
-                             3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size;
+  const std::int64_t block =
+      config.hidden_size * config.head_dim * 2 * (config.num_attention_heads + config.num_key_value_heads) +
+      3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size;
   const std::int64_t head = config.hidden_size + (config.tie_word_embeddings ? 0 : embedding);
   return std::max({embedding, block, head});
 }

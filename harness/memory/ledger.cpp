@@ -8,7 +8,9 @@ namespace {
 
 std::int64_t rounded(std::int64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
-std::int64_t& at(MemoryLedger::Bytes& bytes, MemoryCategory category) { return bytes[static_cast<std::size_t>(category)]; }
+std::int64_t& at(MemoryLedger::Bytes& bytes, MemoryCategory category) {
+  return bytes[static_cast<std::size_t>(category)];
+}
 
 }  // namespace
 

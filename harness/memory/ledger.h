@@ -19,11 +19,12 @@ struct AllocationEvent {
   bool operator==(const AllocationEvent&) const = default;
 };
 
-/// Attributes the device memory of one rank to categories and phases, and enforces a capacity. Told of every allocation by
-/// the tracking allocators, alike in a run and in a dry run. One thread at a time (the trainer's). No LibTorch.
+/// Attributes the device memory of one rank to categories and phases, and enforces a capacity. Told of every allocation
+/// by the tracking allocators, alike in a run and in a dry run. One thread at a time (the trainer's). No LibTorch.
 ///
-/// A block allocated within a MemoryScope has that category. Any other one is `activations` if it was allocated in phase
-/// forward and outlives it, else `temporaries`; that is known when the forward phase ends, and then corrected backwards.
+/// A block allocated within a MemoryScope has that category. Any other one is `activations` if it was allocated in
+/// phase forward and outlives it, else `temporaries`; that is known when the forward phase ends, and then corrected
+/// backwards.
 class MemoryLedger {
  public:
   using Bytes = std::array<std::int64_t, kMemoryCategoryNames.size()>;
@@ -74,8 +75,8 @@ class MemoryLedger {
  private:
   static constexpr std::size_t kNoEvent = static_cast<std::size_t>(-1);
   struct Undecided {
-    std::int64_t bytes = 0;          ///< 0 once released
-    std::size_t event = kNoEvent;    ///< its place in events_
+    std::int64_t bytes = 0;        ///< 0 once released
+    std::size_t event = kNoEvent;  ///< its place in events_
   };
   void decide_undecided();
   void note_peak();

@@ -18,7 +18,8 @@ namespace {
 
 thread_local std::shared_ptr<MemoryLedger> current_ledger;
 
-// What is remembered of a block. On the CPU it lies in front of the data, so that giving back needs no lock and no search.
+// What is remembered of a block. On the CPU it lies in front of the data, so that giving back needs no lock and no
+// search.
 struct BlockHeader {
   std::shared_ptr<MemoryLedger> ledger;
   MemoryLedger::Block block;
@@ -27,8 +28,8 @@ struct BlockHeader {
     BlockHeader header;
     if (!current_ledger || bytes == 0 || UntrackedScope::active()) return header;
     const auto size = static_cast<std::int64_t>(bytes);
-    TORCH_CHECK_WITH(OutOfMemoryError, current_ledger->fits(size), "device memory is full: asked for ", format_bytes(size),
-                     ", allocated ", format_bytes(current_ledger->allocated_bytes()), " of ",
+    TORCH_CHECK_WITH(OutOfMemoryError, current_ledger->fits(size), "device memory is full: asked for ",
+                     format_bytes(size), ", allocated ", format_bytes(current_ledger->allocated_bytes()), " of ",
                      format_bytes(current_ledger->capacity_bytes()), " in phase ",
                      std::string(name_of(current_ledger->phase())));
     header.ledger = current_ledger;
@@ -110,7 +111,8 @@ void install_tracking_allocators() {
   });
 }
 
-LedgerScope::LedgerScope(std::shared_ptr<MemoryLedger> ledger) : outer_(std::exchange(current_ledger, std::move(ledger))) {}
+LedgerScope::LedgerScope(std::shared_ptr<MemoryLedger> ledger)
+    : outer_(std::exchange(current_ledger, std::move(ledger))) {}
 LedgerScope::~LedgerScope() { current_ledger = std::move(outer_); }
 
 }  // namespace assay

@@ -71,7 +71,8 @@ std::string sentence(const Row& row, const Json& value, const Json& default_valu
 
 /// What no single value of a key says.
 void find_in_data_path(const DataOptions& data, std::vector<NotBuilt>& found) {
-  const bool weighted = std::any_of(data.path.begin(), data.path.end(), [](const auto& entry) { return entry.weight != 1; });
+  const bool weighted =
+      std::any_of(data.path.begin(), data.path.end(), [](const auto& entry) { return entry.weight != 1; });
   if (weighted) found.push_back({"data.path", "a weight other than 1 is not supported by this version; leave it out"});
   if (data.format == DataFormat::batches && data.path.size() > 1) {
     found.push_back({"data.path", "a second file of batches is not supported by this version; name one"});

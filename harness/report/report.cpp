@@ -52,7 +52,8 @@ Json memory_of(const RunRecord& run) {
     for (const char* key : {"by_category", "by_phase"}) {
       const Json* measured = memory != nullptr ? member_of(*memory, key) : nullptr;
       const Json* predicted = dry_run != nullptr ? member_of(*dry_run, key) : nullptr;
-      for (const auto& [name, value] : {std::pair(std::string(key), measured), {"dry_run_" + std::string(key), predicted}}) {
+      for (const auto& [name, value] :
+           {std::pair(std::string(key), measured), {"dry_run_" + std::string(key), predicted}}) {
         if (value != nullptr)
           row[name] = *value;
         else

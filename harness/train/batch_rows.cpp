@@ -13,7 +13,10 @@ class GivenRows final : public RowSource {
  public:
   GivenRows(std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels, std::int64_t sequence_length,
             std::string name)
-      : RowSource(sequence_length), name_(std::move(name)), input_ids_(std::move(input_ids)), labels_(std::move(labels)) {}
+      : RowSource(sequence_length),
+        name_(std::move(name)),
+        input_ids_(std::move(input_ids)),
+        labels_(std::move(labels)) {}
 
   Row row(std::int64_t sample) const override {
     if (sample >= *num_samples()) {
@@ -49,8 +52,8 @@ class GivenRows final : public RowSource {
   std::vector<std::int64_t> labels_;
 };
 
-std::vector<std::int64_t> read_ids(const SafetensorsFile& file, const std::filesystem::path& path, const std::string& name,
-                                   std::vector<std::int64_t>& shape) {
+std::vector<std::int64_t> read_ids(const SafetensorsFile& file, const std::filesystem::path& path,
+                                   const std::string& name, std::vector<std::int64_t>& shape) {
   const TensorInfo* info = file.find(name);
   if (info == nullptr) throw Error(ErrorKind::data, path.string() + ": tensor " + name + " is missing");
   if (info->dtype != "I64" || info->shape.size() != 4) {
@@ -66,7 +69,8 @@ std::vector<std::int64_t> read_ids(const SafetensorsFile& file, const std::files
 void check_ids(const std::vector<std::int64_t>& ids, bool labels, const std::filesystem::path& path) {
   for (const auto id : ids) {
     if (id < 0 && !(labels && id == kIgnoredLabel)) {
-      throw Error(ErrorKind::data, path.string() + ": " + (labels ? "labels" : "input_ids") + " hold " + std::to_string(id));
+      throw Error(ErrorKind::data,
+                  path.string() + ": " + (labels ? "labels" : "input_ids") + " hold " + std::to_string(id));
     }
   }
 }
@@ -81,8 +85,8 @@ std::unique_ptr<RowSource> make_batch_rows(const std::filesystem::path& path, co
   auto labels = read_ids(file, path, "labels", labels_shape);
   if (shape != labels_shape) throw Error(ErrorKind::data, path.string() + ": input_ids and labels differ in shape");
   const std::int64_t rows = world_size * recipe.train.micro_batch_size;
-  const std::vector<std::int64_t> expected{std::max(shape[0], recipe.train.max_steps), recipe.train.gradient_accumulation_steps,
-                                           rows, recipe.data.sequence_length};
+  const std::vector<std::int64_t> expected{std::max(shape[0], recipe.train.max_steps),
+                                           recipe.train.gradient_accumulation_steps, rows, recipe.data.sequence_length};
   if (shape != expected || input_ids.empty()) {
     const auto list = [](const std::vector<std::int64_t>& sizes) {
       std::string text;

@@ -26,10 +26,13 @@ std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem:
     }
     std::vector<std::filesystem::path> found;
     std::error_code code;
-    for (std::filesystem::recursive_directory_iterator entry(path, code), end; !code && entry != end; entry.increment(code)) {
-      if (entry->is_regular_file() && text_extensions().count(entry->path().extension().string()) > 0) found.push_back(entry->path());
+    for (std::filesystem::recursive_directory_iterator entry(path, code), end; !code && entry != end;
+         entry.increment(code)) {
+      if (entry->is_regular_file() && text_extensions().count(entry->path().extension().string()) > 0)
+        found.push_back(entry->path());
     }
-    if (code) throw Error(ErrorKind::data, "data.path: cannot read the folder " + path.string() + ": " + code.message());
+    if (code)
+      throw Error(ErrorKind::data, "data.path: cannot read the folder " + path.string() + ": " + code.message());
     if (found.empty()) throw Error(ErrorKind::data, "data.path: there is no text file below " + path.string());
     std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
@@ -39,7 +42,8 @@ std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem:
 
 class ByteRows final : public RowSource {
  public:
-  ByteRows(const std::vector<std::filesystem::path>& paths, std::int64_t sequence_length, bool shuffle, std::int64_t seed)
+  ByteRows(const std::vector<std::filesystem::path>& paths, std::int64_t sequence_length, bool shuffle,
+           std::int64_t seed)
       : RowSource(sequence_length), shuffle_(shuffle), seed_(seed) {
     for (const auto& path : text_files(paths)) {
       files_.emplace_back(path);
@@ -49,7 +53,8 @@ class ByteRows final : public RowSource {
     num_rows_ = num_tokens() / sequence_length;
     if (num_rows_ == 0) {
       throw Error(ErrorKind::data, "data.path " + (paths.empty() ? std::string() : paths.front().string()) + " holds " +
-                                       std::to_string(num_tokens()) + " tokens, less than one row of data.sequence_length " +
+                                       std::to_string(num_tokens()) +
+                                       " tokens, less than one row of data.sequence_length " +
                                        std::to_string(sequence_length));
     }
   }

@@ -16,8 +16,8 @@ namespace {
 constexpr std::int64_t kSide = 1024;
 constexpr double kTolerance = 1e-5;
 
-// The guide's check: an all_reduce of 1024 x 1024 fp32 ones must equal the world size everywhere, then a barrier. Beside it
-// an all_reduce of rank + 1, whose sum is world_size (world_size + 1) / 2.
+// The guide's check: an all_reduce of 1024 x 1024 fp32 ones must equal the world size everywhere, then a barrier.
+// Beside it an all_reduce of rank + 1, whose sum is world_size (world_size + 1) / 2.
 void check_all_reduce(Communicator& communicator, const Clock& clock, RankEvents& events) {
   const std::int64_t world_size = communicator.world_size();
   const at::Tensor ones = at::ones({kSide * kSide});
@@ -32,8 +32,9 @@ void check_all_reduce(Communicator& communicator, const Clock& clock, RankEvents
   const auto num_wrong = error.numel() - error.le(kTolerance).sum().item<std::int64_t>();
   const auto max_abs_error = error.max().item<double>();
   communicator.barrier();
-  Json fields{{"operation", "all_reduce"}, {"bytes", ones.nbytes()}, {"elements", ones.numel()}, {"num_wrong", num_wrong},
-              {"seconds", seconds},        {"device", "cpu"},       {"gpu", nullptr},            {"memory_bytes", nullptr}};
+  Json fields{
+      {"operation", "all_reduce"}, {"bytes", ones.nbytes()}, {"elements", ones.numel()}, {"num_wrong", num_wrong},
+      {"seconds", seconds},        {"device", "cpu"},        {"gpu", nullptr},           {"memory_bytes", nullptr}};
   set_number(fields, "max_abs_error", max_abs_error);
   events.write("collective", fields);
   events.write("collective", {{"operation", "barrier"}, {"bytes", 0}, {"elements", 0}, {"num_wrong", 0}});

@@ -20,7 +20,8 @@ struct Job {
   Json options = Json::object();  ///< of the kind; see run_verify, run_train
   int attempt = 1;
   World world;
-  std::shared_ptr<Communicator> communicator;  ///< of the world, if the ranks have met already; else they meet in the job
+  std::shared_ptr<Communicator>
+      communicator;  ///< of the world, if the ranks have met already; else they meet in the job
 };
 
 /// A train job on this rank: load, resume, steps, evaluation, checkpoints, events. Returns the exit code; throws Error.
@@ -30,8 +31,8 @@ int run_train(const Job& job);
 /// A collective job: the check of row 1.11, a "collective" event for each operation.
 int run_collective_check(const Job& job);
 
-/// A verify job: compares a model with values computed elsewhere and prints JSON. Options: "model", "reference" (paths),
-/// "config" (text of overrides), "atol", "rtol", "loss_atol" (numbers or null).
+/// A verify job: compares a model with values computed elsewhere and prints JSON. Options: "model", "reference"
+/// (paths), "config" (text of overrides), "atol", "rtol", "loss_atol" (numbers or null).
 int run_verify(const Job& job);
 
 /// Dry runs of many recipes; prints a JSON array.

@@ -23,9 +23,11 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 bool is_float(const std::string& dtype) { return dtype == "F32" || dtype == "F16" || dtype == "BF16"; }
 
 // A head in the file beside a tied embedding is allowed if both hold the same.
-std::optional<std::string> tied_head_problem(const TensorView& head, const Transformer& model, const at::Tensor& embedding) {
+std::optional<std::string> tied_head_problem(const TensorView& head, const Transformer& model,
+                                             const at::Tensor& embedding) {
   if (!model.config().tie_word_embeddings) return "the model has no such parameter";
-  if (head.info.shape == embedding.sizes().vec() && at::equal(tensor_over(head).to(at::kFloat), embedding.to(at::kFloat))) {
+  if (head.info.shape == embedding.sizes().vec() &&
+      at::equal(tensor_over(head).to(at::kFloat), embedding.to(at::kFloat))) {
     return std::nullopt;
   }
   return "differs from model.embed_tokens.weight though tie_word_embeddings is true; set model.config "
@@ -39,7 +41,9 @@ void load_model_weights(Transformer& model, const std::filesystem::path& folder)
   const at::NoGradGuard no_grad;
   const ModelFolder files(folder);
   std::string problems;
-  const auto note = [&](const std::string& name, const std::string& problem) { problems += "\n  " + name + ": " + problem; };
+  const auto note = [&](const std::string& name, const std::string& problem) {
+    problems += "\n  " + name + ": " + problem;
+  };
   std::set<std::string> placed;
   for (auto& unit : model.units()) {
     for (auto& parameter : unit.parameters) {
@@ -48,7 +52,8 @@ void load_model_weights(Transformer& model, const std::filesystem::path& folder)
       if (!found) {
         note(parameter.name, "is missing");
       } else if (found->info.shape != parameter.shape) {
-        note(parameter.name, "has shape " + text_of(found->info.shape) + ", config.json asks for " + text_of(parameter.shape));
+        note(parameter.name,
+             "has shape " + text_of(found->info.shape) + ", config.json asks for " + text_of(parameter.shape));
       } else if (!is_float(found->info.dtype)) {
         note(parameter.name, "has dtype " + found->info.dtype + "; F32, F16 and BF16 can be loaded");
       } else {
@@ -64,7 +69,8 @@ void load_model_weights(Transformer& model, const std::filesystem::path& folder)
     }
     if (problem) note(name, *problem);
   }
-  if (!problems.empty()) throw Error(ErrorKind::data, "the weights in " + folder.string() + " do not fit the model:" + problems);
+  if (!problems.empty())
+    throw Error(ErrorKind::data, "the weights in " + folder.string() + " do not fit the model:" + problems);
 }
 
 }  // namespace assay

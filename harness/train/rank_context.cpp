@@ -51,7 +51,8 @@ std::vector<std::string> CommunicatorGroup::all_gather(const std::string& text) 
   const at::Tensor sizes = at::empty({world_size()}, at::kLong);
   communicator_.all_gather(sizes, own_size);
   const auto* size_of = sizes.const_data_ptr<std::int64_t>();
-  const auto longest = static_cast<std::size_t>(std::max<std::int64_t>(1, *std::max_element(size_of, size_of + num_ranks)));
+  const auto longest =
+      static_cast<std::size_t>(std::max<std::int64_t>(1, *std::max_element(size_of, size_of + num_ranks)));
   const at::Tensor all = at::empty({static_cast<std::int64_t>(longest * num_ranks)}, at::kByte);
   communicator_.all_gather(all, bytes_tensor(text, longest));
   std::vector<std::string> texts;
@@ -95,8 +96,9 @@ Error current_error() {
   } catch (const Error& error) {
     return error;
   } catch (const c10::OutOfMemoryError& error) {
-    return {ErrorKind::memory, first_line(error.what_without_backtrace()) +
-                                   "; lower train.micro_batch_size or data.sequence_length, or give a larger device_memory"};
+    return {ErrorKind::memory,
+            first_line(error.what_without_backtrace()) +
+                "; lower train.micro_batch_size or data.sequence_length, or give a larger device_memory"};
   } catch (const c10::Error& error) {
     return {ErrorKind::internal, "an operator failed: " + first_line(error.what_without_backtrace())};
   } catch (const std::exception& error) {

@@ -13,7 +13,8 @@
 
 namespace assay {
 
-/// Collective: the communicator of this process's world: gloo, or a fake one if it is alone. Throws Error{communication}.
+/// Collective: the communicator of this process's world: gloo, or a fake one if it is alone. Throws
+/// Error{communication}.
 std::unique_ptr<Communicator> make_communicator(const World& world, double timeout_seconds, const Clock& clock);
 
 /// Texts among the ranks of a communicator, for checkpoints and agreements.
@@ -33,12 +34,12 @@ int received_stop_signal();
 /// From now on these signals do not end the process: they are asked for.
 void catch_stop_signals();
 
-/// GFLOP/s of a square fp32 matrix product for each CPU second of this process, on the threads that are set: the ceiling
-/// that training is compared with. About 50 ms.
+/// GFLOP/s of a square fp32 matrix product for each CPU second of this process, on the threads that are set: the
+/// ceiling that training is compared with. About 50 ms.
 double measure_gemm_gflops(const Clock& clock);
 
-/// The exception being handled as an Error: out of device memory is `memory`, what else LibTorch throws is `internal` and
-/// named as an operator's failure.
+/// The exception being handled as an Error: out of device memory is `memory`, what else LibTorch throws is `internal`
+/// and named as an operator's failure.
 Error current_error();
 
 }  // namespace assay

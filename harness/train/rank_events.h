@@ -23,7 +23,8 @@ class RankEvents {
 
   void write(std::string_view kind, const Json& fields);
 
-  /// A phase of this step begins (0 before the first): beats, and when a phase ends for the first time writes its event.
+  /// A phase of this step begins (0 before the first): beats, and when a phase ends for the first time writes its
+  /// event.
   void enter(Phase phase, std::int64_t step);
   Phase phase() const { return phase_; }
 
@@ -36,7 +37,7 @@ class RankEvents {
   /// The last phase ends too; writes all phases with their whole seconds, and the memory event.
   void finish_phases();
 
-  double compute_seconds = 0;       ///< of all steps of this attempt
+  double compute_seconds = 0;  ///< of all steps of this attempt
   double compute_cpu_seconds = 0;
 
  private:

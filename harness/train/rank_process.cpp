@@ -29,7 +29,10 @@ namespace {
 Json versions() { return {{"assay", ASSAY_VERSION}, {"libtorch", TORCH_VERSION}}; }
 
 Json state_of(const Progress& progress, const std::string& data) {
-  return {{"step", progress.step}, {"samples", progress.samples}, {"skipped_steps", progress.skipped_steps}, {"data", data}};
+  return {{"step", progress.step},
+          {"samples", progress.samples},
+          {"skipped_steps", progress.skipped_steps},
+          {"data", data}};
 }
 
 std::string name_of_dtype(at::ScalarType dtype) { return dtype == at::kFloat ? "fp32" : at::toString(dtype); }
@@ -41,9 +44,16 @@ Progress progress_from(const Json& state) {
 
 // Keys that may differ between a checkpoint and the run that resumes it: they change no number of the training.
 const std::set<std::string>& harmless_changes() {
-  static const std::set<std::string> keys{
-      "name", "resume", "checkpoint.interval", "checkpoint.keep_latest", "checkpoint.save_at_end", "data.eval_path",
-      "train.eval_interval", "parallel.timeout_seconds", "parallel.cpu_binding", "device_memory"};
+  static const std::set<std::string> keys{"name",
+                                          "resume",
+                                          "checkpoint.interval",
+                                          "checkpoint.keep_latest",
+                                          "checkpoint.save_at_end",
+                                          "data.eval_path",
+                                          "train.eval_interval",
+                                          "parallel.timeout_seconds",
+                                          "parallel.cpu_binding",
+                                          "device_memory"};
   return keys;
 }
 
@@ -96,9 +106,10 @@ class RankProcess {
 };
 
 void RankProcess::load() {
-  trainer_ = std::make_unique<Trainer>(
-      job_.recipe, config_,
-      TrainerParts{*device_, *communicator_, clock_, ledger_, *rows_, [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }});
+  trainer_ =
+      std::make_unique<Trainer>(job_.recipe, config_,
+                                TrainerParts{*device_, *communicator_, clock_, ledger_, *rows_,
+                                             [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }});
   check_data_is_equal();
   if (job_.recipe.model.init == ModelInit::load) {
     load_model_weights(trainer_->model(), job_.recipe.model.path);
@@ -111,7 +122,8 @@ void RankProcess::check_data_is_equal() {
   const auto identities = group_.all_gather(rows_->identity());
   for (std::size_t rank = 0; rank < identities.size(); ++rank) {
     if (identities[rank] != identities[0]) {
-      throw Error(ErrorKind::data, "rank " + std::to_string(rank) + " and rank 0 read different data: " + rows_->description());
+      throw Error(ErrorKind::data,
+                  "rank " + std::to_string(rank) + " and rank 0 read different data: " + rows_->description());
     }
   }
 }
@@ -129,7 +141,9 @@ void RankProcess::check_recipe(const Manifest& manifest) const {
     refused += "\n  " + difference.key + ": " + difference.left + " in the checkpoint, " + difference.right + " now";
   }
   if (!refused.empty()) {
-    throw Error(ErrorKind::recipe, "the checkpoint was made by another recipe; give --allow-change KEY for each change you mean:" + refused);
+    throw Error(
+        ErrorKind::recipe,
+        "the checkpoint was made by another recipe; give --allow-change KEY for each change you mean:" + refused);
   }
 }
 

@@ -33,8 +33,9 @@ class SyntheticRows final : public RowSource {
 
 void check_vocabulary(const RowSource& source, std::int64_t vocab_size) {
   if (source.vocab_size_needed() <= vocab_size) return;
-  throw Error(ErrorKind::data, source.description() + " needs a vocabulary of " + std::to_string(source.vocab_size_needed()) +
-                                   ", the model's vocab_size is " + std::to_string(vocab_size));
+  throw Error(ErrorKind::data, source.description() + " needs a vocabulary of " +
+                                   std::to_string(source.vocab_size_needed()) + ", the model's vocab_size is " +
+                                   std::to_string(vocab_size));
 }
 
 std::vector<std::filesystem::path> data_files(const std::vector<DataPath>& paths) {
@@ -55,7 +56,8 @@ std::vector<std::int64_t> epoch_order(std::int64_t count, std::int64_t seed, std
   return order;
 }
 
-std::unique_ptr<RowSource> make_synthetic_rows(std::int64_t sequence_length, std::int64_t vocab_size, std::int64_t seed) {
+std::unique_ptr<RowSource> make_synthetic_rows(std::int64_t sequence_length, std::int64_t vocab_size,
+                                               std::int64_t seed) {
   return std::make_unique<SyntheticRows>(sequence_length, vocab_size, seed);
 }
 
@@ -66,7 +68,8 @@ std::unique_ptr<RowSource> make_row_source(const Recipe& recipe, int world_size,
   } else if (recipe.data.format == DataFormat::batches) {
     source = make_batch_rows(recipe.data.path.at(0).path, recipe, world_size);
   } else {
-    source = make_byte_rows(data_files(recipe.data.path), recipe.data.sequence_length, recipe.data.shuffle, recipe.seed);
+    source =
+        make_byte_rows(data_files(recipe.data.path), recipe.data.sequence_length, recipe.data.shuffle, recipe.seed);
   }
   check_vocabulary(*source, vocab_size);
   return source;
@@ -75,7 +78,8 @@ std::unique_ptr<RowSource> make_row_source(const Recipe& recipe, int world_size,
 std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe, std::int64_t vocab_size) {
   if (!recipe.data.eval_path) return nullptr;
   if (recipe.data.format != DataFormat::text) {
-    throw Error(ErrorKind::recipe, "data.eval_path " + *recipe.data.eval_path + " is read as text, so data.format must be text");
+    throw Error(ErrorKind::recipe,
+                "data.eval_path " + *recipe.data.eval_path + " is read as text, so data.format must be text");
   }
   auto source = make_byte_rows({*recipe.data.eval_path}, recipe.data.sequence_length, /*shuffle=*/false, recipe.seed);
   check_vocabulary(*source, vocab_size);

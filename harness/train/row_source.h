@@ -20,8 +20,9 @@ struct Row {
   std::vector<std::int64_t> labels;
 };
 
-/// The training data as a function of the sample number: the same number gives the same row on every rank, before and after
-/// a restart and under any world size. Sample numbers run over the whole job, epoch after epoch. Host only, no LibTorch.
+/// The training data as a function of the sample number: the same number gives the same row on every rank, before and
+/// after a restart and under any world size. Sample numbers run over the whole job, epoch after epoch. Host only, no
+/// LibTorch.
 class RowSource {
  public:
   virtual ~RowSource() = default;
@@ -57,8 +58,8 @@ class RowSource {
   std::int64_t sequence_length_;
 };
 
-/// What a training job reads, by data.format. Throws Error{data} if files are missing, too short for one row, of the wrong
-/// shape (batches: [step, micro-step, row, length] must fit the recipe and world size), or hold too few steps.
+/// What a training job reads, by data.format. Throws Error{data} if files are missing, too short for one row, of the
+/// wrong shape (batches: [step, micro-step, row, length] must fit the recipe and world size), or hold too few steps.
 std::unique_ptr<RowSource> make_row_source(const Recipe& recipe, int world_size, std::int64_t vocab_size);
 
 /// Held-out text from data.eval_path, in file order. Null if the recipe names none. Throws Error{recipe} unless the
@@ -66,7 +67,8 @@ std::unique_ptr<RowSource> make_row_source(const Recipe& recipe, int world_size,
 std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe, std::int64_t vocab_size);
 
 /// Uniformly random tokens from the seed and the sample number.
-std::unique_ptr<RowSource> make_synthetic_rows(std::int64_t sequence_length, std::int64_t vocab_size, std::int64_t seed);
+std::unique_ptr<RowSource> make_synthetic_rows(std::int64_t sequence_length, std::int64_t vocab_size,
+                                               std::int64_t seed);
 
 /// Bytes of text files, cut into rows without overlap; a tail shorter than a row is not used. With `shuffle` each epoch
 /// has an order of its own, a function of seed and epoch alone; a step may span two epochs.
@@ -80,7 +82,8 @@ std::unique_ptr<RowSource> make_batch_rows(const std::filesystem::path& path, co
 std::unique_ptr<RowSource> make_given_rows(std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels,
                                            std::int64_t sequence_length, const std::string& description);
 
-/// Order of `count` rows in one epoch: a permutation that depends on seed and epoch alone (Fisher-Yates over SplitMix64).
+/// Order of `count` rows in one epoch: a permutation that depends on seed and epoch alone (Fisher-Yates over
+/// SplitMix64).
 std::vector<std::int64_t> epoch_order(std::int64_t count, std::int64_t seed, std::int64_t epoch);
 
 }  // namespace assay

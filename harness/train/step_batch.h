@@ -24,8 +24,8 @@ struct StepBatch {
   std::int64_t loss_tokens = 0;  ///< trained ones of all ranks
 };
 
-/// Which rows belong to which rank. Row r of micro-step a is sample first + a x world_size x micro_batch_size + r; rank k
-/// takes rows k x micro_batch_size onward.
+/// Which rows belong to which rank. Row r of micro-step a is sample first + a x world_size x micro_batch_size + r; rank
+/// k takes rows k x micro_batch_size onward.
 struct BatchShape {
   std::int64_t micro_batch_size = 1;
   std::int64_t num_micro_steps = 1;
@@ -39,8 +39,8 @@ struct BatchShape {
 /// Trained tokens of the samples [first, end).
 std::int64_t count_trained_tokens(const RowSource& rows, std::int64_t first, std::int64_t end);
 
-/// Loads this rank's rows of the micro-step that starts at sample `first`. A trained token has weight 1 / loss_tokens (0 if
-/// there is none at all: no division by 0); the rows of samples from `end` on have weight 0.
+/// Loads this rank's rows of the micro-step that starts at sample `first`. A trained token has weight 1 / loss_tokens
+/// (0 if there is none at all: no division by 0); the rows of samples from `end` on have weight 0.
 MicroBatch load_micro_batch(const RowSource& rows, std::int64_t first, std::int64_t end, std::int64_t loss_tokens,
                             const BatchShape& shape, Device& device);
 

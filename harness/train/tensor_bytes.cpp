@@ -10,11 +10,8 @@
 namespace assay {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, at::ScalarType>, 5> kDtypes{{{"F32", at::kFloat},
-                                                                             {"F16", at::kHalf},
-                                                                             {"BF16", at::kBFloat16},
-                                                                             {"I64", at::kLong},
-                                                                             {"U8", at::kByte}}};
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 5> kDtypes{
+    {{"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong}, {"U8", at::kByte}}};
 
 }  // namespace
 
@@ -23,7 +20,8 @@ at::Tensor tensor_over(const TensorInfo& info, std::string_view bytes) {
     if (name != info.dtype) continue;
     return at::from_blob(const_cast<char*>(bytes.data()), info.shape, at::TensorOptions().dtype(dtype));
   }
-  throw Error(ErrorKind::data, info.name + " has dtype " + info.dtype + ", which is not supported here; F32, F16, BF16, I64 and U8 are");
+  throw Error(ErrorKind::data,
+              info.name + " has dtype " + info.dtype + ", which is not supported here; F32, F16, BF16, I64 and U8 are");
 }
 
 at::Tensor tensor_over(const TensorView& view) { return tensor_over(view.info, view.bytes); }
@@ -38,7 +36,8 @@ std::string safetensors_dtype(at::ScalarType dtype) {
 std::vector<TensorBytes> bytes_of(const std::vector<StateTensor>& tensors) {
   std::vector<TensorBytes> bytes;
   for (const auto& [name, tensor] : tensors) {
-    bytes.push_back({name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), tensor.const_data_ptr(), tensor.nbytes()});
+    bytes.push_back({name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), tensor.const_data_ptr(),
+                     tensor.nbytes()});
   }
   return bytes;
 }
@@ -46,7 +45,8 @@ std::vector<TensorBytes> bytes_of(const std::vector<StateTensor>& tensors) {
 std::vector<TensorDestination> destinations_of(const std::vector<StateTensor>& tensors) {
   std::vector<TensorDestination> destinations;
   for (const auto& [name, tensor] : tensors) {
-    destinations.push_back({name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), tensor.mutable_data_ptr(), tensor.nbytes()});
+    destinations.push_back({name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(),
+                            tensor.mutable_data_ptr(), tensor.nbytes()});
   }
   return destinations;
 }

@@ -11,8 +11,8 @@
 
 namespace assay {
 
-/// A tensor over the bytes of a file, not copied; the file must outlive it and must not be written to. F32, F16, BF16, I64
-/// and U8 only.
+/// A tensor over the bytes of a file, not copied; the file must outlive it and must not be written to. F32, F16, BF16,
+/// I64 and U8 only.
 at::Tensor tensor_over(const TensorView& view);
 at::Tensor tensor_over(const TensorInfo& info, std::string_view bytes);
 

@@ -1,8 +1,9 @@
 #include "harness/train/trainer.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -108,9 +109,8 @@ void Trainer::accumulate_gradients(const StepBatch& batch, const at::Tensor& los
   for (const auto& micro_batch : batch.micro_batches) {
     at::Tensor micro_loss;
     enter(Phase::forward);
-    timed(record.forward_seconds, record.compute_cpu_seconds, [&] {
-      micro_loss = model_.loss(micro_batch.input_ids, micro_batch.targets, micro_batch.weights);
-    });
+    timed(record.forward_seconds, record.compute_cpu_seconds,
+          [&] { micro_loss = model_.loss(micro_batch.input_ids, micro_batch.targets, micro_batch.weights); });
     enter(Phase::backward);
     timed(record.backward_seconds, record.compute_cpu_seconds, [&] {
       micro_loss.backward();
@@ -156,11 +156,13 @@ void Trainer::update(const Summary& summary, StepRecord& record) {
 
 void Trainer::fail_not_finite(const Summary& summary, std::int64_t step) const {
   // After the reduction a bad gradient is everybody's; the loss is still each rank's own.
-  const std::string where = summary.first_bad_loss >= 0 ? "loss is not finite on rank " + std::to_string(summary.first_bad_loss)
-                            : batch_shape_.world_size == 1 ? "gradient is not finite on rank 0"
-                                                           : "the sum of all ranks' gradients is not finite, every rank's loss is,";
-  throw Error(ErrorKind::numeric, where + " in step " + std::to_string(step) + " (loss " + std::to_string(summary.loss) +
-                                      ", gradient norm " + std::to_string(summary.grad_norm) +
+  const std::string where =
+      summary.first_bad_loss >= 0    ? "loss is not finite on rank " + std::to_string(summary.first_bad_loss)
+      : batch_shape_.world_size == 1 ? "gradient is not finite on rank 0"
+                                     : "the sum of all ranks' gradients is not finite, every rank's loss is,";
+  throw Error(ErrorKind::numeric, where + " in step " + std::to_string(step) + " (loss " +
+                                      std::to_string(summary.loss) + ", gradient norm " +
+                                      std::to_string(summary.grad_norm) +
                                       "); lower optimizer.learning_rate or look at the data");
 }
 
@@ -185,6 +187,7 @@ StepRecord Trainer::step(const std::function<int()>& stop_signal) {
   batch.micro_batches.clear();
 
   enter(Phase::accumulate);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;  // nothing from here on is differentiated
   for (const auto& unit : units_) parts_.communicator.all_reduce(unit->gradients());
   const Summary summary = exchange_summary(loss, stop_signal ? stop_signal() : 0);
   record.loss = summary.loss;
@@ -249,7 +252,8 @@ void Trainer::finish_restore(const Progress& progress) {
   generator_.set_state(random_state_);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const auto& unit = *units_[i];
-    for (const at::Tensor& flat : {unit.parameters(), optimizer_->moments(i).exp_avg, optimizer_->moments(i).exp_avg_sq}) {
+    for (const at::Tensor& flat :
+         {unit.parameters(), optimizer_->moments(i).exp_avg, optimizer_->moments(i).exp_avg_sq}) {
       parts_.communicator.all_gather(flat, unit.shard_of(flat));
     }
   }

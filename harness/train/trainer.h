@@ -30,8 +30,8 @@ struct TrainerParts {
   const Clock& clock;
   MemoryLedger& ledger;
   const RowSource& rows;
-  /// Told of every change of phase and the step in work (0 before the first; a step keeps its number while it is evaluated
-  /// and saved). May be empty.
+  /// Told of every change of phase and the step in work (0 before the first; a step keeps its number while it is
+  /// evaluated and saved). May be empty.
   std::function<void(Phase, std::int64_t step)> on_phase;
 };
 
@@ -65,8 +65,8 @@ struct EvalRecord {
 
 /// Where a job is: what a checkpoint keeps beside tensors.
 struct Progress {
-  std::int64_t step = 0;           ///< optimizer steps done, skipped ones included
-  std::int64_t samples = 0;        ///< samples used by all ranks so far
+  std::int64_t step = 0;     ///< optimizer steps done, skipped ones included
+  std::int64_t samples = 0;  ///< samples used by all ranks so far
   std::int64_t skipped_steps = 0;
   bool operator==(const Progress&) const = default;
 };
@@ -77,8 +77,8 @@ struct StateTensor {
   at::Tensor tensor;
 };
 
-/// One rank of a training job: model, flat units, optimizer, and the step over them. Builds everything in its constructor,
-/// in one order, on the device; the same object runs on the CPU and as a dry run.
+/// One rank of a training job: model, flat units, optimizer, and the step over them. Builds everything in its
+/// constructor, in one order, on the device; the same object runs on the CPU and as a dry run.
 class Trainer {
  public:
   /// Allocates parameters, gradients and moments; parameters are zero until initialize_parameters() or a load.
@@ -87,13 +87,13 @@ class Trainer {
   /// Sets the parameters as transformers initializes them, from the recipe's seed: equal on all ranks.
   void initialize_parameters();
 
-  /// Collective: one optimizer step. `stop_signal` (may be empty) gives 0 or a signal this process received; it is asked as
-  /// late as the ranks can still agree. Throws Error{numeric} on all ranks, naming step and rank, if a loss or gradient is
-  /// not finite; then nothing has been updated.
+  /// Collective: one optimizer step. `stop_signal` (may be empty) gives 0 or a signal this process received; it is
+  /// asked as late as the ranks can still agree. Throws Error{numeric} on all ranks, naming step and rank, if a loss or
+  /// gradient is not finite; then nothing has been updated.
   StepRecord step(const std::function<int()>& stop_signal = {});
 
-  /// Collective: loss over all samples of `rows` (at most kMostEvalMicroSteps micro-steps), without gradients; leaves the
-  /// training state as it was.
+  /// Collective: loss over all samples of `rows` (at most kMostEvalMicroSteps micro-steps), without gradients; leaves
+  /// the training state as it was.
   EvalRecord evaluate(const RowSource& rows);
 
   /// This rank's part of parameters and moments, and its random state. Views: writing into them restores the state;
@@ -132,8 +132,8 @@ class Trainer {
   Transformer model_;
   std::vector<std::unique_ptr<FlatUnit>> units_;
   std::unique_ptr<ShardedAdamW> optimizer_;
-  at::Generator generator_;   ///< this rank's own random stream; kept and saved for what draws from it (dropout)
-  at::Tensor random_state_;   ///< its state as bytes, while a checkpoint is written or read
+  at::Generator generator_;  ///< this rank's own random stream; kept and saved for what draws from it (dropout)
+  at::Tensor random_state_;  ///< its state as bytes, while a checkpoint is written or read
   Progress progress_;
   std::int64_t step_in_work_ = 0;
 };

@@ -9,10 +9,10 @@ namespace assay {
 
 /// What surrounds the steps of a job, chosen before the loop; each may be empty.
 struct LoopFeatures {
-  std::function<int()> stop_signal;                        ///< a signal this process received, or 0
-  std::function<void(std::int64_t step)> evaluate;         ///< Collective; decides itself whether it is time
-  std::function<void(const StepRecord&)> save;             ///< Collective; decides itself whether it is time
-  std::function<void(const StepRecord&)> record;           ///< last, so that it can count the save in
+  std::function<int()> stop_signal;                 ///< a signal this process received, or 0
+  std::function<void(std::int64_t step)> evaluate;  ///< Collective; decides itself whether it is time
+  std::function<void(const StepRecord&)> save;      ///< Collective; decides itself whether it is time
+  std::function<void(const StepRecord&)> record;    ///< last, so that it can count the save in
 };
 
 /// Collective: steps until `max_steps` are done or some rank was told to stop. Returns the signal

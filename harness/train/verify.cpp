@@ -84,17 +84,21 @@ class Reference {
 class Verification {
  public:
   Verification(const Job& job, const Tolerances& tolerances)
-      : reference_(job.options.at("reference").get<std::string>()), tolerances_(tolerances), device_(make_cpu_device(1)) {
+      : reference_(job.options.at("reference").get<std::string>()),
+        tolerances_(tolerances),
+        device_(make_cpu_device(1)) {
     const std::filesystem::path folder = job.options.at("model").get<std::string>();
     config_ = load_model_config(folder, job.options.value("config", "{}"));
     std::vector<std::int64_t> labels_shape;
     auto input_ids = reference_.ids("input_ids", shape_);
     auto labels = reference_.ids("labels", labels_shape);
-    if (labels_shape != shape_) throw Error(ErrorKind::data, reference_.path().string() + ": input_ids and labels differ in shape");
+    if (labels_shape != shape_)
+      throw Error(ErrorKind::data, reference_.path().string() + ": input_ids and labels differ in shape");
     for (const auto id : input_ids) check_id(id, "input_ids", false);
     for (const auto id : labels) check_id(id, "labels", true);
     rows_ = make_given_rows(std::move(input_ids), std::move(labels), shape_[1], reference_.path().string());
-    model_ = std::make_unique<Transformer>(config_, TransformerOptions{ops::AttentionKernel::flash_cpu, shape_[1], 1024}, *device_);
+    model_ = std::make_unique<Transformer>(
+        config_, TransformerOptions{ops::AttentionKernel::flash_cpu, shape_[1], 1024}, *device_);
     for (auto& unit : model_->units()) {
       for (auto& parameter : unit.parameters) parameter.value = at::empty(parameter.shape);
     }
@@ -109,7 +113,8 @@ class Verification {
     const auto& inputs = batch.micro_batches.front();
     if (const auto logits = reference_.find("logits")) {
       const at::NoGradGuard no_grad;
-      add("logits", model_->logits(inputs.input_ids), *logits, [&](const Comparison& c) { return c.max_abs_error <= tolerances_.atol; });
+      add("logits", model_->logits(inputs.input_ids), *logits,
+          [&](const Comparison& c) { return c.max_abs_error <= tolerances_.atol; });
     }
     const at::Tensor loss = model_->loss(inputs.input_ids, inputs.targets, inputs.weights);
     loss.backward();
@@ -119,10 +124,12 @@ class Verification {
           [&](const Comparison& c) { return c.relative_l2_error <= tolerances_.rtol; });
     }
     if (num_compared_ == 0) {
-      throw Error(ErrorKind::data, reference_.path().string() + " holds none of logits, loss and grad.<parameter>: nothing to compare");
+      throw Error(ErrorKind::data,
+                  reference_.path().string() + " holds none of logits, loss and grad.<parameter>: nothing to compare");
     }
     result_["equal_within"] = equal_;
-    result_["tolerances"] = {{"atol", tolerances_.atol}, {"rtol", tolerances_.rtol}, {"loss_atol", tolerances_.loss_atol}};
+    result_["tolerances"] = {
+        {"atol", tolerances_.atol}, {"rtol", tolerances_.rtol}, {"loss_atol", tolerances_.loss_atol}};
     std::printf("%s\n", dump_json(result_).c_str());
     return equal_ ? exit_done : exit_rejected;
   }
@@ -146,7 +153,8 @@ class Verification {
 
   template <class Within>
   void add(const std::string& name, const at::Tensor& mine, const at::Tensor& theirs, Within within) {
-    if (mine.sizes() != theirs.sizes()) throw Error(ErrorKind::data, reference_.path().string() + ": " + name + " has another shape than the model's");
+    if (mine.sizes() != theirs.sizes())
+      throw Error(ErrorKind::data, reference_.path().string() + ": " + name + " has another shape than the model's");
     const Comparison comparison = compare(mine, theirs);
     const bool equal = within(comparison);
     equal_ = equal_ && equal;
@@ -192,7 +200,9 @@ int run_verify(const Job& job) {
     const auto found = job.options.find(key);
     return found == job.options.end() || found->is_null() ? fallback : found->get<double>();
   };
-  return Verification(job, {tolerance("atol", kDefaultAtol), tolerance("rtol", kDefaultRtol), tolerance("loss_atol", kDefaultLossAtol)}).run();
+  return Verification(job, {tolerance("atol", kDefaultAtol), tolerance("rtol", kDefaultRtol),
+                            tolerance("loss_atol", kDefaultLossAtol)})
+      .run();
 }
 
 }  // namespace assay

@@ -79,7 +79,9 @@ TEST(Evaluation, AMeasurementThatIsNotGoodEnoughRejects) {
        Status::fail,
        {}},
       {"updates without effect",
-       [](RunRecord& run) { for_events(run.jobs["twin-1"], "end", [](Json& e) { e["parameters_hash"] = "parameters of state0"; }); },
+       [](RunRecord& run) {
+         for_events(run.jobs["twin-1"], "end", [](Json& e) { e["parameters_hash"] = "parameters of state0"; });
+       },
        "train.accumulate_update",
        Status::fail,
        {0, 1}},

@@ -94,8 +94,8 @@ TEST(FailureEvaluation, APlannedKillIsNoFaultOfTheMachine) {
 TEST(FailureEvaluation, AnErrorBesideThePlannedKillIsNotCoveredByIt) {
   auto run = passing_run();
   auto job = killed_job();
-  job.launcher.push_back(event("error", -1, 6, 1,
-                               {{"failed_rank", 0}, {"error", "communication"}, {"sentence", "connection lost"}}));
+  job.launcher.push_back(
+      event("error", -1, 6, 1, {{"failed_rank", 0}, {"error", "communication"}, {"sentence", "connection lost"}}));
   EXPECT_TRUE(job.ended_by_planned_kill(1)) << "a lost connection is what a kill brings about";
   job.launcher.push_back(
       event("error", -1, 6, 1, {{"failed_rank", 0}, {"error", "numeric"}, {"sentence", "rank 0: loss is nan"}}));

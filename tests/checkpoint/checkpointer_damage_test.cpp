@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "checkpoint/checkpointer.h"
-#include "tests/checkpoint/rank_state.h"
 #include "tests/checkpoint/checkpoint_files.h"
+#include "tests/checkpoint/rank_state.h"
 #include "tests/checkpoint/thread_group.h"
 
 namespace assay {

@@ -10,8 +10,8 @@
 #include <csignal>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "tests/checkpoint/rank_state.h"
 #include "tests/checkpoint/checkpoint_files.h"
+#include "tests/checkpoint/rank_state.h"
 #include "tests/checkpoint/thread_group.h"
 
 namespace assay {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/safetensors_writer.h"
-#include "tests/checkpoint/rank_state.h"
 #include "tests/checkpoint/checkpoint_files.h"
+#include "tests/checkpoint/rank_state.h"
 #include "tests/checkpoint/thread_group.h"
 
 namespace assay {

@@ -38,7 +38,8 @@ TEST(Cli, OutputThatIsLostAndAPipeForAFileAreErrors) {
   const std::string assay = ASSAY_BINARY_DIR "/assay";
   EXPECT_EQ(run_program("/bin/sh", {"-c", assay + " --help >/dev/full"}).exit_code, 3);
   EXPECT_EQ(run_program("/bin/sh", {"-c", assay + " --help 2>&- >&- <&-"}).exit_code, 0);
-  const auto pipe = run_program("/bin/sh", {"-c", "d=$(mktemp -d); mkfifo $d/p; timeout 20 " + assay + " show $d/p; rc=$?; rm -r $d; exit $rc"});
+  const auto pipe = run_program(
+      "/bin/sh", {"-c", "d=$(mktemp -d); mkfifo $d/p; timeout 20 " + assay + " show $d/p; rc=$?; rm -r $d; exit $rc"});
   EXPECT_EQ(pipe.exit_code, 2);
   EXPECT_THAT(pipe.err, HasSubstr("is not a regular file"));
 }

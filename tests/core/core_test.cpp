@@ -23,7 +23,8 @@ TEST(Units, BytesTellGBFromGiB) {
   EXPECT_EQ(parse_bytes("1.5GiB"), 1'610'612'736);
   EXPECT_EQ(parse_bytes("80 GiB"), 85'899'345'920);
   EXPECT_EQ(parse_bytes("1073741824"), 1'073'741'824);
-  for (const char* refused : {"80G", "80 gb", "80gib", "-1GiB", "", "GiB", "0.3B", "1e400", "9e30GB", "nan", "1 GiB x"}) {
+  for (const char* refused :
+       {"80G", "80 gb", "80gib", "-1GiB", "", "GiB", "0.3B", "1e400", "9e30GB", "nan", "1 GiB x"}) {
     EXPECT_FALSE(parse_bytes(refused)) << refused;
   }
   EXPECT_EQ(format_bytes(1'610'612'736), "1.50 GiB");

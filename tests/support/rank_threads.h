@@ -10,8 +10,8 @@
 
 namespace assay {
 
-/// Runs `body(rank)` on one thread a rank, joins all, and rethrows the first error that is not one of communication (that of
-/// a rank whose peer has failed; the communicator's time-out ends it), or else the first.
+/// Runs `body(rank)` on one thread a rank, joins all, and rethrows the first error that is not one of communication
+/// (that of a rank whose peer has failed; the communicator's time-out ends it), or else the first.
 inline void run_ranks(int world_size, const std::function<void(int)>& body) {
   // LibTorch's flight recorder is one for the process and not safe for several communicators at once; 0 turns it off.
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);

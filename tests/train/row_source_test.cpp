@@ -76,7 +76,8 @@ TEST(ByteRows, ARowDoesNotDependOnWhatWasReadBefore) {
   const auto one = make_byte_rows({folder.path / "a.txt"}, 4, true, 7);
   const auto other = make_byte_rows({folder.path / "a.txt"}, 4, true, 7);
   for (std::int64_t sample = 0; sample < 48; ++sample) one->row(sample);
-  for (const std::int64_t sample : {47, 3, 20, 16, 15}) EXPECT_EQ(one->row(sample).input_ids, other->row(sample).input_ids);
+  for (const std::int64_t sample : {47, 3, 20, 16, 15})
+    EXPECT_EQ(one->row(sample).input_ids, other->row(sample).input_ids);
 }
 
 Recipe batches_recipe() {

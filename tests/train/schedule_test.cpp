@@ -9,7 +9,8 @@ namespace {
 
 std::vector<double> rates(const ScheduleOptions& schedule, std::int64_t max_steps) {
   std::vector<double> values;
-  for (std::int64_t step = 1; step <= max_steps; ++step) values.push_back(learning_rate_at(schedule, 1.0, step, max_steps));
+  for (std::int64_t step = 1; step <= max_steps; ++step)
+    values.push_back(learning_rate_at(schedule, 1.0, step, max_steps));
   return values;
 }
 

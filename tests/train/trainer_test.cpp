@@ -28,7 +28,8 @@ Recipe tiny_recipe(int world_size) {
   return recipe;
 }
 
-// Both ranks must throw the same error, and it must name the rank whose loss is bad, not the one that hears of it first.
+// Both ranks must throw the same error, and it must name the rank whose loss is bad, not the one that hears of it
+// first.
 TEST(Trainer, ALossThatIsNotFiniteNamesItsRankAndUpdatesNothing) {
   std::vector<std::string> messages(2);
   std::vector<bool> unchanged(2);

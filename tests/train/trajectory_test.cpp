@@ -5,10 +5,10 @@
 
 #include "checkpoint/model_folder.h"
 #include "checkpoint/safetensors.h"
+#include "harness/launch/rendezvous.h"
 #include "harness/train/load_model.h"
 #include "harness/train/tensor_bytes.h"
 #include "tests/support/reference_run.h"
-#include "harness/launch/rendezvous.h"
 #include "tests/support/trainer_run.h"
 
 namespace assay {
@@ -18,7 +18,8 @@ struct Case {
   WarmupConvention convention;
   int world_size;
   friend void PrintTo(const Case& c, std::ostream* out) {
-    *out << (c.convention == WarmupConvention::transformers ? "transformers" : "torchtitan") << ", " << c.world_size << " ranks";
+    *out << (c.convention == WarmupConvention::transformers ? "transformers" : "torchtitan") << ", " << c.world_size
+         << " ranks";
   }
 };
 
@@ -45,8 +46,8 @@ double worst_displacement(Transformer& model, const ReferenceRun& reference) {
 
 class Trajectory : public ::testing::TestWithParam<Case> {};
 
-// Tolerances as in tests/data/train/llama20/case.json: the noise between two attention kernels of the reference program is
-// 100 times smaller, the wrong variants listed there are at least 10 times larger.
+// Tolerances as in tests/data/train/llama20/case.json: the noise between two attention kernels of the reference program
+// is 100 times smaller, the wrong variants listed there are at least 10 times larger.
 TEST_P(Trajectory, EqualsTransformersAndIsNotTheMeanOfMeans) {
   const ReferenceRun reference(GetParam().convention, GetParam().world_size);
   std::mutex mutex;
@@ -74,8 +75,10 @@ TEST_P(Trajectory, EqualsTransformersAndIsNotTheMeanOfMeans) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, Trajectory,
-                         ::testing::Values(Case{WarmupConvention::transformers, 1}, Case{WarmupConvention::transformers, 2},
-                                           Case{WarmupConvention::torchtitan, 1}, Case{WarmupConvention::torchtitan, 2}));
+                         ::testing::Values(Case{WarmupConvention::transformers, 1},
+                                           Case{WarmupConvention::transformers, 2},
+                                           Case{WarmupConvention::torchtitan, 1},
+                                           Case{WarmupConvention::torchtitan, 2}));
 
 }  // namespace
 }  // namespace assay
