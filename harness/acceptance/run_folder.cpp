@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "harness/acceptance/checksums.h"
 #include "harness/acceptance/limits.h"
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
@@ -20,22 +21,6 @@ namespace assay {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr const char* kChecksums = "SHA256SUMS";
-
-/// sha256sum's own way to write a name with a backslash or a newline: escaped, with a backslash before the line.
-std::string checksum_line(const std::string& sum, const std::string& name) {
-  std::string escaped;
-  for (const char letter : name) {
-    if (letter == '\\')
-      escaped += "\\\\";
-    else if (letter == '\n')
-      escaped += "\\n";
-    else
-      escaped += letter;
-  }
-  return (escaped == name ? "" : "\\") + sum + "  " + escaped + "\n";
-}
 
 /// Empty if another process has it.
 std::optional<FileDescriptor> try_lock(const fs::path& folder) {
@@ -133,19 +118,6 @@ void link_main_job(const fs::path& folder, const std::string& job) {
     fs::create_symlink(fs::path("jobs") / job / name, folder / name, code);
     if (code) throw Error(ErrorKind::io, "cannot link " + (folder / name).string() + ": " + code.message());
   }
-}
-
-void write_checksums(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_symlink() || !entry.is_regular_file()) continue;
-    const auto name = fs::relative(entry.path(), folder).string();
-    if (name != kChecksums) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  std::string text;
-  for (const auto& name : names) text += checksum_line(sha256_of_file(folder / name), name);
-  write_file_durably(folder / kChecksums, text);
 }
 
 }  // namespace assay

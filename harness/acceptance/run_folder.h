@@ -43,8 +43,4 @@ void check_same_recipe(const std::filesystem::path& folder, const Recipe& recipe
 /// Makes events and checkpoints of the run folder links to those of a job.
 void link_main_job(const std::filesystem::path& folder, const std::string& job);
 
-/// Writes SHA256SUMS over all regular files of the folder, sorted, as sha256sum does: `sha256sum -c SHA256SUMS` checks
-/// it.
-void write_checksums(const std::filesystem::path& folder);
-
 }  // namespace assay

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "harness/acceptance/checksums.h"
 #include "harness/acceptance/evaluate.h"
 #include "harness/acceptance/job_recipes.h"
 #include "harness/acceptance/rank_program.h"
@@ -23,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDefaultRecipe = "recipes/tiny_cpu.yaml";
+constexpr const char* kResults = "results.jsonl";
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -108,7 +110,7 @@ int say_interrupted(const CommandLine& line, const fs::path& folder) {
 /// which it cannot go on.
 int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord& run,
                const std::vector<Result>& results, bool ended) {
-  if (ended) write_results(folder / "results.jsonl", results);
+  if (ended) write_results(folder / kResults, results);
   const auto report = write_reports(folder, run, results);
   if (ended) write_checksums(folder);
   const auto verdict = verdict_of(results);
@@ -230,7 +232,7 @@ int run_collective(const CommandLine& line) {
     return exit_incomplete;
   }
   const auto results = evaluate_stage("collective", read_run(folder, loaded.recipe));
-  write_results(folder / "results.jsonl", results);
+  write_results(folder / kResults, results);
   write_checksums(folder);
   Json document{{"output", folder.string()}, {"checks", Json::array()}};
   std::string text;
@@ -249,8 +251,17 @@ int run_collective(const CommandLine& line) {
 
 int run_report(const CommandLine& line) {
   const fs::path folder = line.only_path("RUN_DIR");
+  const bool ended = fs::exists(folder / kChecksums);
+  if (ended) {
+    auto rewritten = report_files();
+    rewritten.insert(kResults);
+    check_evidence(folder, rewritten);
+  } else if (is_unfinished(folder)) {
+    log_warning(folder.string() + " is of a run that has not ended: it has no " + kChecksums +
+                ", so whether its files were changed since cannot be checked");
+  }
   const auto run = read_run(folder, recipe_of_run(folder));
-  return finish_run(line, folder, run, evaluate_run(run), /*ended=*/!is_unfinished(folder));
+  return finish_run(line, folder, run, evaluate_run(run), ended);
 }
 
 }  // namespace assay

@@ -14,7 +14,7 @@ int run_train(const CommandLine& line);
 int run_collective(const CommandLine& line);
 
 /// `assay report`: evaluates a run folder again, from its files, and writes results and reports. The verdict's exit
-/// code.
+/// code. Throws Error{io}, and writes nothing, if the evidence of an ended run is not what its SHA256SUMS says.
 int run_report(const CommandLine& line);
 
 /// `assay estimate`: formula and dry run. 0 if the plan fits or no capacity is stated, 1 if it does not fit.

@@ -11,6 +11,9 @@
 namespace assay {
 namespace {
 
+constexpr const char* kJsonFile = "report.json";
+constexpr const char* kMarkdownFile = "report.md";
+
 constexpr const char* kNoAllocatorModel = "the allocator model is not built yet";
 constexpr const char* kNoDeviceOnCpu = "a CPU process has no device memory of its own";
 constexpr const char* kNotMeasured = "not measured: see the checks";
@@ -239,10 +242,12 @@ Json make_report(const RunRecord& run, const std::vector<Result>& results) {
   return report;
 }
 
+std::set<std::string> report_files() { return {kJsonFile, kMarkdownFile}; }
+
 Json write_reports(const std::filesystem::path& folder, const RunRecord& run, const std::vector<Result>& results) {
   const auto report = make_report(run, results);
-  write_file_durably(folder / "report.json", dump_json_pretty(report));
-  write_file_durably(folder / "report.md", report_markdown(report));
+  write_file_durably(folder / kJsonFile, dump_json_pretty(report));
+  write_file_durably(folder / kMarkdownFile, report_markdown(report));
   return report;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,10 @@ Json make_report(const RunRecord& run, const std::vector<Result>& results);
 /// loss, utilization, checkpoints. Made from the document alone.
 std::string report_markdown(const Json& report);
 
-/// Writes report.json and report.md. Returns the document. Throws Error{io}.
+/// What write_reports writes, as paths below the run folder: no evidence, it can be made again.
+std::set<std::string> report_files();
+
+/// Writes report_files(): report.json and report.md. Returns the document. Throws Error{io}.
 Json write_reports(const std::filesystem::path& folder, const RunRecord& run, const std::vector<Result>& results);
 
 }  // namespace assay

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "harness/acceptance/checksums.h"
 #include "harness/core/error.h"
 #include "harness/core/files.h"
 #include "harness/core/json.h"
@@ -53,8 +54,19 @@ TEST(RunFolder, ChecksumsAreThoseOfSha256sumAndTellAChange) {
   const auto text = read_text_file(run / "SHA256SUMS");
   EXPECT_THAT(text, testing::HasSubstr("  jobs/train-1/events/rank_00000.jsonl\n"));
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("  events/")));
+  EXPECT_NO_THROW(check_evidence(run, {}));
   write_file_durably(run / "jobs/train-1/events/rank_00000.jsonl", "{ }\n");
   EXPECT_FALSE(sha256sum_agrees(run));
+  EXPECT_NO_THROW(check_evidence(run, {"jobs/train-1/events/rank_00000.jsonl"}));
+  fs::remove(run / "jobs/odd\\name");
+  try {
+    check_evidence(run, {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::io);
+    EXPECT_THAT(error.what(), testing::HasSubstr("\n  jobs/odd\\name is missing\n"
+                                                 "  jobs/train-1/events/rank_00000.jsonl was changed\n"));
+  }
 }
 
 TEST(RunFolder, ARunThatIsGoingOnIsLeftAlone) {

@@ -129,19 +129,74 @@ TEST(Cli, EveryKeyIsListed) {
   }
 }
 
-// SHA256SUMS ends a run: it must still be able to go on after somebody looked at it.
-TEST(Cli, AReportOfAnUnfinishedRunLeavesItUnfinished) {
+/// The files of a run of which no job was started; SHA256SUMS, if it is to have ended, made by sha256sum.
+class RunFolderOfCli : public testing::Test {
+ protected:
+  RunFolderOfCli() {
+    std::ofstream(run / "recipe.yaml") << assay_program({"validate", kTiny}).out;
+    std::filesystem::copy_file(ASSAY_SOURCE_DIR "/recipes/limits/cpu.yaml", run / "limits.yaml");
+    std::ofstream(run / "machine.json") << "{}\n";
+  }
+
+  void end() const {
+    const auto sums = run_program("/bin/sh", {"-c", "sha256sum recipe.yaml limits.yaml machine.json >SHA256SUMS"}, 60,
+                                  {.environment = {}, .folder = run});
+    ASSERT_EQ(sums.exit_code, 0) << sums.err;
+  }
+
+  /// What a refused report leaves: nothing is there or changed that was not before.
+  void expect_refused(const std::string& problem) const {
+    const auto before = read_text_file(run / "SHA256SUMS");
+    const auto result = assay_program({"report", run});
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_THAT(result.err, HasSubstr(problem));
+    EXPECT_EQ(result.out, "");
+    EXPECT_FALSE(std::filesystem::exists(run / "results.jsonl"));
+    EXPECT_FALSE(std::filesystem::exists(run / "report.json"));
+    EXPECT_EQ(read_text_file(run / "SHA256SUMS"), before);
+  }
+
   const TemporaryFolder folder;
-  std::ofstream(folder.path / "recipe.yaml") << assay_program({"validate", kTiny}).out;
-  std::filesystem::copy_file(ASSAY_SOURCE_DIR "/recipes/limits/cpu.yaml", folder.path / "limits.yaml");
-  EXPECT_EQ(assay_program({"report", folder.path}).exit_code, 3);
-  EXPECT_TRUE(std::filesystem::exists(folder.path / "report.json"));
-  EXPECT_FALSE(std::filesystem::exists(folder.path / "SHA256SUMS"));
-  EXPECT_FALSE(std::filesystem::exists(folder.path / "results.jsonl"));
-  std::ofstream(folder.path / "SHA256SUMS") << "";
-  EXPECT_EQ(assay_program({"report", folder.path}).exit_code, 3);
-  EXPECT_TRUE(std::filesystem::exists(folder.path / "results.jsonl"));
-  EXPECT_GT(std::filesystem::file_size(folder.path / "SHA256SUMS"), 0U);
+  const std::filesystem::path& run = folder.path;
+};
+
+// SHA256SUMS ends a run: it must still be able to go on after somebody looked at it.
+TEST_F(RunFolderOfCli, AReportOfAnUnfinishedRunLeavesItUnfinishedAndSaysSo) {
+  const auto unfinished = assay_program({"report", run});
+  EXPECT_EQ(unfinished.exit_code, 3);
+  EXPECT_THAT(unfinished.err, HasSubstr("it has no SHA256SUMS"));
+  EXPECT_TRUE(std::filesystem::exists(run / "report.json"));
+  EXPECT_FALSE(std::filesystem::exists(run / "SHA256SUMS"));
+  EXPECT_FALSE(std::filesystem::exists(run / "results.jsonl"));
+}
+
+TEST_F(RunFolderOfCli, AReportIsMadeAgainAlsoWhereItWasChanged) {
+  end();
+  for (int i = 0; i < 2; ++i) {
+    const auto ended = assay_program({"report", run});
+    EXPECT_EQ(ended.exit_code, 3);
+    EXPECT_EQ(ended.err, "");
+    EXPECT_THAT(read_text_file(run / "SHA256SUMS"), HasSubstr("  results.jsonl\n"));
+    EXPECT_THAT(read_text_file(run / "report.md"), HasSubstr("incomplete"));
+    for (const char* name : {"results.jsonl", "report.json", "report.md"}) std::ofstream(run / name) << "accepted";
+  }
+}
+
+TEST_F(RunFolderOfCli, EvidenceThatWasChangedRemovedOrAddedIsNotReported) {
+  end();
+  std::ofstream(run / "limits.yaml", std::ios::app) << "\n";
+  std::filesystem::remove(run / "machine.json");
+  std::filesystem::create_directories(run / "jobs/single-1");
+  std::ofstream(run / "jobs/single-1/job.json") << "{}";
+  expect_refused(
+      "SHA256SUMS says:\n  limits.yaml was changed\n  machine.json is missing\n  jobs/single-1/job.json was added\n");
+}
+
+TEST_F(RunFolderOfCli, ChecksumsThatAreCutShortAreNoneAtAll) {
+  std::ofstream(run / "SHA256SUMS") << "";
+  expect_refused("recipe.yaml was added");
+  std::ofstream(run / "SHA256SUMS") << "0123  recipe.yaml\n";
+  expect_refused("SHA256SUMS is damaged");
 }
 
 TEST(Cli, ShowListsGoodFilesAndRefusesBadOnesWithTwo) {
