@@ -82,21 +82,32 @@ std::string with_dashes(std::string word) {
   throw Error(ErrorKind::usage, message + " (assay " + command.name + " --help lists the options)");
 }
 
-/// Option names with dashes; an unknown one is refused here, where its nearest can be named.
+/// Option names with dashes, and a value joined to its option: "-1" is no option there. An unknown option is refused
+/// here, where its nearest can be named.
 std::vector<std::string> checked_words(const Command& command, const std::vector<std::string>& words) {
   const auto rows = options_of(command);
   std::vector<std::string> checked;
   bool only_arguments = false;
-  for (const auto& word : words) {
-    only_arguments = only_arguments || word == "--";
-    if (only_arguments || !word.starts_with("-") || word == "-") {
-      checked.push_back(word);
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    only_arguments = only_arguments || *word == "--";
+    if (only_arguments || !word->starts_with("-") || *word == "-") {
+      checked.push_back(*word);
       continue;
     }
-    checked.push_back(with_dashes(word));
-    const auto name = checked.back().substr(0, checked.back().find('='));
-    const bool known = std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return "--" + row.name == name; });
-    if (!known) refuse_option(command, name.substr(name.starts_with("--") ? 2 : 1));
+    checked.push_back(with_dashes(*word));
+    const auto equal = checked.back().find('=');
+    const auto name = checked.back().substr(0, equal);
+    const auto row =
+        std::find_if(rows.begin(), rows.end(), [&](const auto& known) { return "--" + known.name == name; });
+    if (row == rows.end()) refuse_option(command, name.substr(name.starts_with("--") ? 2 : 1));
+    const bool has_value = equal != std::string::npos;
+    if (row->value.empty() && has_value) throw Error(ErrorKind::usage, name + " takes no value, as in " + *word);
+    if (row->value.empty() || has_value) continue;
+    const auto next = std::next(word);
+    if (next == words.end() || next->starts_with("--"))
+      throw Error(ErrorKind::usage, name + " needs a value: " + name + " " + row->value);
+    checked.back() += "=" + *next;
+    word = next;
   }
   return checked;
 }
@@ -120,7 +131,8 @@ std::optional<double> CommandLine::number(const std::string& option) const {
   const auto text = value(option);
   if (!text) return std::nullopt;
   const auto parsed = parse_number(*text);
-  if (!parsed) throw Error(ErrorKind::usage, "--" + option + ": \"" + *text + "\" is not a number");
+  if (!parsed || *parsed < 0)
+    throw Error(ErrorKind::usage, "--" + option + " " + *text + ": expected a number, 0 or more");
   return parsed;
 }
 

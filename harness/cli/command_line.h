@@ -21,7 +21,7 @@ struct CommandLine {
   bool has(const std::string& option) const { return options.contains(option); }
   /// The last value given, or nothing.
   std::optional<std::string> value(const std::string& option) const;
-  /// A decimal number; throws Error{usage} if the text is none.
+  /// A decimal number, 0 or more, or nothing. Throws Error{usage} if the text is none.
   std::optional<double> number(const std::string& option) const;
   /// The only path. Throws Error{usage} if there are more or none.
   std::string only_path(const std::string& what) const;

@@ -15,6 +15,7 @@
 #include "harness/core/json.h"
 #include "harness/core/log.h"
 #include "harness/recipe/recipe_json.h"
+#include "harness/recipe/suggestions.h"
 #include "harness/report/report.h"
 #include "model/model_config.h"
 
@@ -85,7 +86,9 @@ std::string quoted(const std::string& word) {
 }
 
 std::vector<std::string> allowed_changes_of(const CommandLine& line) {
-  return line.has("allow-change") ? line.options.at("allow-change") : std::vector<std::string>();
+  const auto keys = line.has("allow-change") ? line.options.at("allow-change") : std::vector<std::string>();
+  for (const auto& key : keys) check_key("--allow-change", key);
+  return keys;
 }
 
 /// The call that goes on with a run.
@@ -173,6 +176,7 @@ int run_accept(const CommandLine& line) {
 }
 
 int run_train(const CommandLine& line) {
+  const auto allowed = allowed_changes_of(line);
   const auto loaded = load_from(line);
   if (line.has("dry-run")) return print_recipe(loaded, line);
   auto folder = output_of(line, loaded.recipe);
@@ -180,7 +184,6 @@ int run_train(const CommandLine& line) {
     const auto unfinished = find_unfinished_training("runs", recipe_hash(loaded.recipe));
     if (unfinished) folder = *unfinished;
   }
-  const auto allowed = allowed_changes_of(line);
   if (has_ended(folder)) {
     check_same_recipe(folder, loaded.recipe, allowed);
     log_info("nothing to do: the training in " + folder.string() + " has ended");

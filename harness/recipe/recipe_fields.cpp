@@ -111,7 +111,7 @@ void add_running(std::vector<Field>& fields, Recipe& r) {
        {"parallel.units_in_flight", &r.parallel.units_in_flight, "fsdp: units gathered at once", {1, 1024}},
        {"parallel.reduce_dtype", choice(r.parallel.reduce_dtype), "dtype of gradient sums between ranks"},
        {"parallel.backend", choice(r.parallel.backend), "communication; auto: gloo on cpu, nccl on cuda"},
-       {"parallel.timeout_seconds", &r.parallel.timeout_seconds, "for one collective", {0, kMillion, true}},
+       {"parallel.timeout_seconds", &r.parallel.timeout_seconds, "for one collective", {1, kMillion}},
        {"parallel.cpu_binding", choice(r.parallel.cpu_binding), "bind ranks to their NUMA node"},
        {"checkpoint.interval", &r.checkpoint.interval, "steps between saves; 0: none by steps", {0, kBillion}},
        {"checkpoint.minutes", &r.checkpoint.minutes, "minutes between saves", {0, kMillion, true}, true},

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "harness/core/error.h"
 #include "harness/core/nearest.h"
 
 namespace assay {
@@ -175,6 +176,18 @@ std::string nearest_key(const std::vector<Field>& fields, const std::string& key
 }
 
 }  // namespace
+
+void check_key(const std::string& option, const std::string& key) {
+  Recipe recipe;
+  const auto fields = recipe_fields(recipe);
+  if (find_field(fields, key) != nullptr) return;
+  const bool is_section =
+      std::any_of(fields.begin(), fields.end(), [&](const Field& field) { return field.key.starts_with(key + "."); });
+  auto text = is_section ? "is a section; name one of its keys: " + section_example(fields, key)
+                         : unknown_key_text(fields, key);
+  if (key.starts_with("model.config.")) text = "a model's keys are compared as a whole; write model.config";
+  throw Error(ErrorKind::usage, option + " " + key + ": " + text);
+}
 
 std::string section_example(const std::vector<Field>& fields, const std::string& section) {
   for (const auto& field : fields) {

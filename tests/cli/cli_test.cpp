@@ -57,6 +57,13 @@ TEST(Cli, UsageMistakesEndWithTwoAndNameTheNearest) {
       {{"validate"}, "validate needs RECIPE"},
       {{"validate", kTiny, "other.yaml"}, "\"other.yaml\" is a second argument"},
       {{"validate", kTiny, "--nproc-per-node"}, "nproc-per-node"},
+      {{"validate", kTiny, "--nproc-per-node", "--json"}, "--nproc-per-node needs a value"},
+      {{"validate", kTiny, "--json=false"}, "--json takes no value, as in --json=false"},
+      {{"validate", kTiny, "--nproc-per-node", "-1"}, "parallel.nproc_per_node: -1 is out of range, allowed: 1 to"},
+      {{"train", kTiny, "--allow-change", "train.max_stepz"},
+       "--allow-change train.max_stepz: unknown key; did you mean train.max_steps?"},
+      {{"train", kTiny, "--allow-change", "seed", "--allow-change=train"}, "--allow-change train: is a section"},
+      {{"train", kTiny, "--allow-change", "model.config.hidden_size"}, "write model.config"},
       {{"validate", kTiny, "--nproc-per-node", "two"},
        "parallel.nproc_per_node: two is given, expected is a whole number"},
       {{"validate", "/nonexistent.yaml"}, "/nonexistent.yaml"},
@@ -67,6 +74,25 @@ TEST(Cli, UsageMistakesEndWithTwoAndNameTheNearest) {
     EXPECT_THAT(result.err, StartsWith("assay: "));
     EXPECT_THAT(result.err, HasSubstr(text));
     EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST(Cli, ANumberOptionRefusesWhatIsNoNumberOfItsRange) {
+  for (const char* option : {"--atol", "--rtol", "--loss-atol"}) {
+    for (const char* value : {"-1", "-1e-9", "one", "nan", "inf", "1e-3x", ""}) {
+      const auto problem = std::string(option) + " " + value + ": expected a number, 0 or more";
+      const auto apart = assay_program({"verify", "model", "reference", option, value});
+      EXPECT_EQ(apart.exit_code, 2);
+      EXPECT_THAT(apart.err, StartsWith("assay: " + problem));
+      const auto joined = assay_program({"verify", "model", "reference", std::string(option) + "=" + value});
+      EXPECT_EQ(joined.exit_code, 2);
+      EXPECT_EQ(joined.err, apart.err);
+    }
+  }
+  for (const char* option : {"--nproc-per-node", "--max-restarts", "--monitor-interval", "--redirects"}) {
+    const auto result = assay_program({"launch", option, "-1", "--", "/bin/true"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, StartsWith("assay: " + std::string(option) + " -1: expected"));
   }
 }
 

@@ -106,6 +106,15 @@ TEST(Rules, OneCheckpointIsTooFew) {
               ElementsAre(HasSubstr("allowed: 2 to 1000000 (the newest may be damaged")));
 }
 
+TEST(Rules, ATimeOutInWhichNothingCanBeDoneIsRefused) {
+  for (const char* seconds : {"0", "0.001", "0.999", "-1"}) {
+    EXPECT_THAT(said({"parallel.timeout_seconds=" + std::string(seconds)}),
+                ElementsAre("command line: parallel.timeout_seconds: " + std::string(seconds) +
+                            " is out of range, allowed: 1 to 1000000"));
+  }
+  EXPECT_THAT(said({"parallel.timeout_seconds=1"}), IsEmpty());
+}
+
 TEST(Rules, ModesAndQuantizationFitTogether) {
   EXPECT_THAT(said({"mode=full", "quantization.type=nf4"}), ElementsAre(HasSubstr("mode full trains all weights")));
   EXPECT_THAT(said({"quantization.type=nf4"}), ElementsAre(HasSubstr("mode pretrain trains all weights")));
