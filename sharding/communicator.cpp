@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "harness/core/error.h"
 #include "harness/core/memory_scope.h"
 
@@ -12,32 +14,64 @@ std::int64_t bytes_of(const at::Tensor& tensor) { return static_cast<std::int64_
 
 }  // namespace
 
-template <class Operation>
-void Communicator::timed(std::int64_t bytes_sent, Operation operation) {
-  const double start = clock_.wall_seconds();
-  operation();
-  totals_.seconds += clock_.wall_seconds() - start;
+PendingOperation::PendingOperation(Communicator& communicator, CollectiveCall call, std::future<void> done)
+    : communicator_(&communicator), call_(std::move(call)), done_(std::move(done)) {}
+
+PendingOperation& PendingOperation::operator=(PendingOperation&& other) noexcept {
+  if (done_.valid()) done_.wait();
+  communicator_ = other.communicator_;
+  call_ = std::move(other.call_);
+  done_ = std::move(other.done_);
+  return *this;
+}
+
+PendingOperation::~PendingOperation() {
+  if (done_.valid()) done_.wait();
+}
+
+void PendingOperation::wait() {
+  if (!done_.valid()) return;
+  PendingOperation held = std::move(*this);  // released here, with a result or an error
+  const double start = communicator_->clock_.wall_seconds();
+  held.done_.wait();
+  communicator_->totals_.seconds += communicator_->clock_.wall_seconds() - start;
+  held.done_.get();
+}
+
+PendingOperation Communicator::start(CollectiveCall call, std::int64_t bytes_sent) {
   totals_.bytes_sent += bytes_sent;
   ++totals_.num_operations;
+  auto done = run(call);
+  return {*this, std::move(call), std::move(done)};
+}
+
+PendingOperation Communicator::start_all_gather(const at::Tensor& output, const at::Tensor& input) {
+  ASSAY_CHECK(output.numel() == input.numel() * world_size_ && output.scalar_type() == input.scalar_type());
+  ASSAY_CHECK(output.is_contiguous() && input.is_contiguous());
+  return start({CollectiveCall::Kind::all_gather, output, input}, bytes_of(input) * (world_size_ - 1));
+}
+
+PendingOperation Communicator::start_all_to_all(const at::Tensor& output, const at::Tensor& input) {
+  ASSAY_CHECK(output.numel() == input.numel() && input.numel() % world_size_ == 0);
+  ASSAY_CHECK(output.is_contiguous() && input.is_contiguous() && output.scalar_type() == input.scalar_type());
+  return start({CollectiveCall::Kind::all_to_all, output, input}, bytes_of(input) / world_size_ * (world_size_ - 1));
 }
 
 void Communicator::all_gather(const at::Tensor& output, const at::Tensor& input) {
-  ASSAY_CHECK(output.numel() == input.numel() * world_size_);
-  timed(bytes_of(input) * (world_size_ - 1), [&] { do_all_gather(output, input); });
+  start_all_gather(output, input).wait();
 }
 
 void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input) {
-  ASSAY_CHECK(output.numel() == input.numel() && input.numel() % world_size_ == 0);
-  timed(bytes_of(input) / world_size_ * (world_size_ - 1), [&] { do_all_to_all(output, input); });
+  start_all_to_all(output, input).wait();
 }
 
 void Communicator::broadcast(const at::Tensor& tensor, int root) {
-  timed(rank_ == root ? bytes_of(tensor) * (world_size_ - 1) : 0, [&] { do_broadcast(tensor, root); });
+  ASSAY_CHECK(tensor.is_contiguous());
+  start({CollectiveCall::Kind::broadcast, tensor, {}, root}, rank_ == root ? bytes_of(tensor) * (world_size_ - 1) : 0)
+      .wait();
 }
 
-void Communicator::barrier() {
-  timed(0, [&] { do_barrier(); });
-}
+void Communicator::barrier() { start({CollectiveCall::Kind::barrier, {}, {}}, 0).wait(); }
 
 void Communicator::reduce_scatter_in_place(const at::Tensor& tensor) {
   const MemoryScope scope(MemoryCategory::communication);

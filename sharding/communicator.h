@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 
@@ -10,16 +11,55 @@
 
 namespace assay {
 
-/// What a communicator has done so far.
+/// What a communicator has done so far, all of it counted on the threads that call it.
 struct CommunicationTotals {
-  std::int64_t bytes_sent = 0;  ///< to other ranks, by the closed form of each operation
-  std::int64_t num_operations = 0;
-  double seconds = 0;
+  /// Payload to other ranks, by the closed form of each operation, counted at its start. Not in it: the 40 bytes to
+  /// each rank by which the ranks compare what they are about to do.
+  std::int64_t bytes_sent = 0;
+  std::int64_t num_operations = 0;  ///< started ones
+  double seconds = 0;               ///< that callers waited for results; what ran beside their own work is not in it
+};
+
+/// One collective operation as the transports see it.
+struct CollectiveCall {
+  enum class Kind { all_gather, all_to_all, broadcast, barrier };
+  Kind kind;
+  at::Tensor output;  ///< undefined for a barrier
+  at::Tensor input;   ///< undefined for broadcast and barrier
+  int root = 0;       ///< of a broadcast
+};
+
+class Communicator;
+
+/// A started collective operation. It holds the tensors it works on; default-constructed it holds nothing. Used by the
+/// thread that started it, which therefore releases the tensors.
+class PendingOperation {
+ public:
+  PendingOperation() = default;
+  PendingOperation(PendingOperation&&) = default;
+  /// What was held before is waited for, as by the destructor.
+  PendingOperation& operator=(PendingOperation&& other) noexcept;
+  /// Blocks without throwing until no transport touches the tensors any more: at most the communicator's time-out.
+  ~PendingOperation();
+
+  /// Blocks until the result is there; holds nothing afterwards. With nothing to wait for it returns at once. The
+  /// communicator must still live. Throws Error{communication} as the blocking operation would.
+  void wait();
+
+ private:
+  friend class Communicator;
+  PendingOperation(Communicator& communicator, CollectiveCall call, std::future<void> done);
+
+  Communicator* communicator_ = nullptr;
+  CollectiveCall call_{};
+  std::future<void> done_;
 };
 
 /// Collective operations on tensors of one rank's device. Every method is collective: all ranks must call it in the
-/// same order with the same sizes. All block until the result is there. A time-out or a lost peer throws
-/// Error{communication} that names operation and rank; the communicator is of no use afterwards.
+/// same order with the same sizes. Operations run in the order in which they are started, one at a time. A time-out, a
+/// lost peer or ranks that call different things throw Error{communication} that names operation and rank; afterwards
+/// every operation throws that error at once. Methods of one communicator are called by one thread at a time.
+/// Destroying it ends operations in flight with an error.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -31,38 +71,45 @@ class Communicator {
   const CommunicationTotals& totals() const { return totals_; }
 
   /// Collective: output [world_size x n] gets the input [n] of every rank, in rank order. Both contiguous; input may be
-  /// this rank's part of output.
+  /// this rank's part of output. Returns at once; until wait(), output is neither read nor written and input not
+  /// written.
+  [[nodiscard]] PendingOperation start_all_gather(const at::Tensor& output, const at::Tensor& input);
+
+  /// Collective: part r of input [world_size x n] goes to rank r; output holds the parts received, in rank order. Both
+  /// contiguous and apart. Returns at once, as start_all_gather.
+  [[nodiscard]] PendingOperation start_all_to_all(const at::Tensor& output, const at::Tensor& input);
+
+  /// Collective, blocking: start_all_gather and wait.
   void all_gather(const at::Tensor& output, const at::Tensor& input);
 
-  /// Collective: part r of input [world_size x n] goes to rank r; output holds the parts received, in rank order.
+  /// Collective, blocking: start_all_to_all and wait.
   void all_to_all(const at::Tensor& output, const at::Tensor& input);
 
-  /// Collective: tensor of `root` everywhere.
+  /// Collective, blocking: tensor of `root` everywhere.
   void broadcast(const at::Tensor& tensor, int root);
 
   /// Collective: returns when all ranks have called it.
   void barrier();
 
-  /// Collective: this rank's part of the sum of all ranks' tensors [world_size x n], into that part of its own tensor;
-  /// the rest is left as it was. Summed in rank order, so the bits do not depend on timing: an all-to-all and a sum.
-  /// Takes one buffer of the tensor's size while it works.
+  /// Collective, blocking: this rank's part of the sum of all ranks' tensors [world_size x n], into that part of its
+  /// own tensor; the rest is left as it was. Summed in rank order, so the bits do not depend on timing: an all-to-all
+  /// and a sum. Takes one buffer of the tensor's size while it works.
   void reduce_scatter_in_place(const at::Tensor& tensor);
 
-  /// Collective: the sum everywhere, by reduce_scatter_in_place and all_gather; same bits on all ranks. Alone it does
-  /// nothing.
+  /// Collective, blocking: the sum everywhere, by reduce_scatter_in_place and all_gather; same bits on all ranks. Alone
+  /// it does nothing.
   void all_reduce(const at::Tensor& tensor);
 
  protected:
   Communicator(int rank, int world_size, const Clock& clock) : rank_(rank), world_size_(world_size), clock_(clock) {}
 
-  virtual void do_all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
-  virtual void do_all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
-  virtual void do_broadcast(const at::Tensor& tensor, int root) = 0;
-  virtual void do_barrier() = 0;
+  /// Starts the call after all those before it. The tensors live until the future is ready. Errors come through the
+  /// future.
+  virtual std::future<void> run(const CollectiveCall& call) = 0;
 
  private:
-  template <class Operation>
-  void timed(std::int64_t bytes_sent, Operation operation);
+  friend class PendingOperation;
+  PendingOperation start(CollectiveCall call, std::int64_t bytes_sent);
 
   int rank_;
   int world_size_;

@@ -32,34 +32,35 @@ class GlooCommunicator final : public Communicator {
       : Communicator(rank, world_size, clock), group_(std::move(group)) {}
 
  protected:
-  void do_all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    at::Tensor out = unowned(output);
-    at::Tensor in = unowned(input);
-    run("all_gather", [&] { return group_->_allgather_base(out, in, {}); });
-  }
-
-  void do_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
-    at::Tensor out = unowned(output);
-    at::Tensor in = unowned(input);
-    std::vector<std::int64_t> equal_parts;
-    run("all_to_all", [&] { return group_->alltoall_base(out, in, equal_parts, equal_parts, {}); });
-  }
-
-  void do_broadcast(const at::Tensor& tensor, int root) override {
-    std::vector<at::Tensor> tensors{unowned(tensor)};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    run("broadcast", [&] { return group_->broadcast(tensors, options); });
-  }
-
-  void do_barrier() override {
-    run("barrier", [&] { return group_->barrier({}); });
+  std::future<void> run(const CollectiveCall& call) override {
+    std::packaged_task<void()> task([&] { perform(call); });
+    task();
+    return task.get_future();
   }
 
  private:
+  void perform(const CollectiveCall& call) {
+    std::vector<std::int64_t> equal_parts;
+    c10d::BroadcastOptions options;
+    options.rootRank = call.root;
+    at::Tensor out = call.output.defined() ? unowned(call.output) : at::Tensor();
+    at::Tensor in = call.input.defined() ? unowned(call.input) : at::Tensor();
+    std::vector<at::Tensor> outs{out};
+    switch (call.kind) {
+      case CollectiveCall::Kind::all_gather:
+        return attempt("all_gather", [&] { return group_->_allgather_base(out, in, {}); });
+      case CollectiveCall::Kind::all_to_all:
+        return attempt("all_to_all", [&] { return group_->alltoall_base(out, in, equal_parts, equal_parts, {}); });
+      case CollectiveCall::Kind::broadcast:
+        return attempt("broadcast", [&] { return group_->broadcast(outs, options); });
+      case CollectiveCall::Kind::barrier:
+        return attempt("barrier", [&] { return group_->barrier({}); });
+    }
+  }
+
   // The transport's staging is not device memory, and its errors become ours.
   template <class Start>
-  void run(const char* operation, Start start) {
+  void attempt(const char* operation, Start start) {
     const UntrackedScope untracked;
     try {
       start()->wait();
