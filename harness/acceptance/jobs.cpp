@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "harness/acceptance/evaluate.h"
 #include "harness/acceptance/rank_program.h"
+#include "harness/core/error.h"
 #include "harness/core/event.h"
 #include "harness/core/files.h"
 #include "harness/core/log.h"
@@ -48,8 +49,16 @@ class PlannedKill {
   bool done_ = false;
 };
 
-void write_job_file(const fs::path& folder, const JobRequest& request, const Json& job) {
-  Json file = job;
+/// What the ranks are told.
+Json job_of(const fs::path& folder, const JobRequest& request) {
+  return {{"kind", request.kind},
+          {"recipe", recipe_to_json(request.recipe)},
+          {"folder", folder.string()},
+          {"options", request.options}};
+}
+
+void write_job_file(const fs::path& folder, const JobRequest& request) {
+  Json file = job_of(folder, request);
   file["folder"] = "jobs/" + request.name;
   file["world_size"] = world_size_of(request.recipe);
   file["changes"] = differing_keys(request.target, request.recipe);
@@ -59,22 +68,28 @@ void write_job_file(const fs::path& folder, const JobRequest& request, const Jso
 
 }  // namespace
 
+void mend_job_file(const fs::path& run_folder, const JobRequest& request) {
+  const auto folder = run_folder / "jobs" / request.name;
+  try {
+    read_job_file(folder);
+  } catch (const Error&) {
+    log_warning((folder / "job.json").string() + " is damaged and is written again from the recipe");
+    write_job_file(folder, request);
+  }
+}
+
 LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display,
                          bool kill_one) {
   const auto folder = fs::absolute(run_folder / "jobs" / request.name);
   make_folders(folder / "events");
-  const Json job{{"kind", request.kind},
-                 {"recipe", recipe_to_json(request.recipe)},
-                 {"folder", folder.string()},
-                 {"options", request.options}};
-  const int attempt = read_job_progress(folder).last_attempt() + 1;
-  write_job_file(folder, request, job);
+  const int attempt = read_job(folder).last_attempt() + 1;
+  write_job_file(folder, request);
 
   LaunchSpec spec;
   spec.program = {find_rank_program().string(), "--job"};
   spec.nproc = static_cast<int>(world_size_of(request.recipe));
   spec.folder = folder;
-  spec.standard_input = dump_json(job);
+  spec.standard_input = dump_json(job_of(folder, request));
   spec.attempt = attempt;
   spec.pass_listen_fd = true;
   spec.stall_seconds = request.recipe.parallel.timeout_seconds;
@@ -90,6 +105,7 @@ LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, 
 }
 
 LaunchResult run_job(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display) {
+  mend_job_file(run_folder, request);
   if (read_job_progress(run_folder / "jobs" / request.name).done()) return {};
   return run_attempt(run_folder, request, display);
 }

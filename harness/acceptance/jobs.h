@@ -26,6 +26,9 @@ struct JobRequest {
   Json options = Json::object();  ///< of the kind of job
 };
 
+/// Writes the job's job.json anew, and says so, if it is there and damaged: it says nothing that the request does not.
+void mend_job_file(const std::filesystem::path& run_folder, const JobRequest& request);
+
 /// Starts one attempt of a job (the first, or one more that goes on in the same folder) and waits for it. `kill_one`:
 /// once a first checkpoint is complete and its last rank has gone on to a later step, that rank is killed with SIGKILL,
 /// on purpose, and the launcher's events say so. Throws what launch() throws.

@@ -70,7 +70,13 @@ bool is_unfinished(const fs::path& folder) {
 Recipe recipe_of_run(const fs::path& folder) {
   const auto file = folder / "recipe.yaml";
   if (!fs::exists(file)) throw Error(ErrorKind::usage, folder.string() + " is no run folder: it has no recipe.yaml");
-  return load_recipe(file, {}, {}).recipe;
+  try {
+    return load_recipe(file, {}, {}).recipe;
+  } catch (const Error& error) {
+    throw Error(error.kind(), std::string(error.what()) + "\n" + file.string() +
+                                  " is damaged, or of another version of this program; put back a whole copy of it, or "
+                                  "begin anew with another --output");
+  }
 }
 
 std::optional<fs::path> find_unfinished_training(const fs::path& runs, const std::string& hash) {

@@ -37,6 +37,25 @@ JobFailure failure_from(const Json& cause) {
   return failure;
 }
 
+Error damaged(const std::filesystem::path& path, const std::string& problem) {
+  return {ErrorKind::data, path.string() + " is damaged (" + problem +
+                               "); put back a whole copy of the file, or begin anew with another --output"};
+}
+
+/// A file with one JSON object; null if it is missing.
+Json read_object(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return nullptr;
+  const auto text = read_text_file(path);
+  Json object;
+  try {
+    object = parse_json(text, "JSON");
+  } catch (const Error& error) {
+    throw damaged(path, error.what());
+  }
+  if (!object.is_object()) throw damaged(path, "it is no JSON object");
+  return object;
+}
+
 }  // namespace
 
 std::optional<double> number_in(const Json* object, const std::string& key) {
@@ -166,20 +185,29 @@ const JobRecord& RunRecord::job(const std::string& name) const {
   return found == jobs.end() ? never_started : found->second;
 }
 
+Json read_job_file(const std::filesystem::path& folder) {
+  constexpr int kMostRanks = 1 << 16;
+  const auto path = folder / "job.json";
+  auto job = read_object(path);
+  if (job.is_null()) return job;
+  const auto world_size = job.find("world_size");
+  const bool good =
+      world_size != job.end() && world_size->is_number_integer() && *world_size >= 1 && *world_size <= kMostRanks;
+  if (!good) throw damaged(path, "world_size is no number of ranks");
+  return job;
+}
+
 JobRecord read_job_progress(const std::filesystem::path& folder) {
   JobRecord record;
   record.name = folder.filename().string();
-  const auto job_file = folder / "job.json";
-  if (!std::filesystem::exists(job_file)) return record;
-  record.job = parse_json(read_text_file(job_file), job_file.string());
-  record.launcher = read_events(folder / "events" / "launcher.jsonl");
+  record.job = read_job_file(folder);
+  if (record.started()) record.launcher = read_events(folder / "events" / "launcher.jsonl");
   return record;
 }
 
 JobRecord read_job(const std::filesystem::path& folder) {
   auto record = read_job_progress(folder);
-  if (!record.started()) return record;
-  const int world_size = record.job.value("world_size", 0);
+  const int world_size = record.started() ? record.job["world_size"].get<int>() : 0;
   for (int rank = 0; rank < world_size; ++rank) {
     record.ranks.push_back(read_events(rank_event_file(folder, rank)));
   }
@@ -189,11 +217,8 @@ JobRecord read_job(const std::filesystem::path& folder) {
 RunRecord read_run(const std::filesystem::path& folder, Recipe recipe) {
   RunRecord run;
   run.recipe = std::move(recipe);
-  auto read_if_there = [](const std::filesystem::path& path) {
-    return std::filesystem::exists(path) ? parse_json(read_text_file(path), path.string()) : Json();
-  };
-  run.machine = read_if_there(folder / "machine.json");
-  run.estimate = read_if_there(folder / "jobs" / "estimate-1" / "estimate.json");
+  run.machine = read_object(folder / "machine.json");
+  run.estimate = read_object(folder / "jobs" / "estimate-1" / "estimate.json");
   if (std::filesystem::exists(folder / "limits.yaml")) run.limits = load_limits(folder / "limits.yaml");
   for (const char* name : {"collective-1", "single-1", "train-1", "twin-1"}) {
     run.jobs[name] = read_job(folder / "jobs" / name);

@@ -70,6 +70,9 @@ struct RunRecord {
   const JobRecord& job(const std::string& name) const;
 };
 
+/// job.json of a job folder; null if it is missing. Throws Error{data} that says what to do if it is damaged.
+Json read_job_file(const std::filesystem::path& folder);
+
 /// Reads one job folder; a missing one is a job that was never started. Throws Error{data} for a file that is not what
 /// it should be.
 JobRecord read_job(const std::filesystem::path& folder);

@@ -25,6 +25,14 @@ void cut_after_last_line(int fd, const std::filesystem::path& path) {
   if (end < facts.st_size && ::ftruncate(fd, end) != 0) throw_errno("truncate", path);
 }
 
+/// What every reader of events takes for granted.
+void check_event(const Json& event) {
+  const auto is_number = [&](const char* key) { return event.contains(key) && event[key].is_number_integer(); };
+  const bool good = event.is_object() && event.contains("kind") && event["kind"].is_string() && is_number("rank") &&
+                    is_number("step") && is_number("attempt");
+  if (!good) throw Error(ErrorKind::data, "this is no event: kind, rank, step and attempt are not all there");
+}
+
 }  // namespace
 
 EventWriter::EventWriter(const std::filesystem::path& path, int rank, int attempt)
@@ -63,7 +71,13 @@ std::vector<Json> read_events(const std::filesystem::path& path) {
     if (lines[i].empty()) continue;
     const bool cut_short = i + 1 == lines.size() && text.back() != '\n';
     if (cut_short) break;
-    events.push_back(parse_json(lines[i], path.string() + ":" + std::to_string(i + 1)));
+    try {
+      events.push_back(parse_json(lines[i], "line " + std::to_string(i + 1)));
+      check_event(events.back());
+    } catch (const Error& error) {
+      throw Error(error.kind(), path.string() + ":" + std::to_string(i + 1) + " is damaged (" + error.what() +
+                                    "); put back a whole copy of the file, or remove that line to go on without it");
+    }
   }
   return events;
 }
