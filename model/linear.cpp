@@ -5,6 +5,7 @@
 
 #include "harness/core/error.h"
 #include "model/functions.h"
+#include "model/products.h"
 
 namespace assay::ops {
 namespace {
@@ -14,51 +15,81 @@ using torch::autograd::variable_list;
 
 at::Tensor as_rows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)}); }
 
+// Gradients of y = x weight^T, all in fp32 but the weight. Adds to grad_x, if given, and to the weight's gradient, if
+// wanted; returns what autograd must be handed for the weight.
+at::Tensor linear_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, at::Tensor* grad_x,
+                           bool wants_weight) {
+  if (grad_x != nullptr) {
+    const at::Tensor factor = operand(weight);
+    if (grad_x->defined()) {
+      grad_x->addmm_(grad, factor);
+    } else {
+      *grad_x = at::mm(grad, factor);
+    }
+  }
+  return wants_weight ? add_product_to_gradient(weight, grad.t(), x) : at::Tensor();
+}
+
 // Autograd takes single tensors, no lists: hence three places for weights.
 struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
   using OptionalWeight = std::optional<at::Tensor>;
 
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& first,
-                               const OptionalWeight& second, const OptionalWeight& third) {
+                               const OptionalWeight& second, const OptionalWeight& third, ActivationTape* tape) {
     const BelowAutograd below;
     variable_list saved{x};
-    variable_list results;
-    auto shape = x.sizes().vec();
     for (const OptionalWeight& weight : {OptionalWeight(first), second, third}) {
-      if (!weight || !weight->defined()) continue;
-      saved.push_back(*weight);
-      shape.back() = weight->size(0);
-      results.push_back(at::mm(as_rows(x), weight->t()).view(shape));
+      if (weight && weight->defined()) saved.push_back(*weight);
     }
     context->save_for_backward(saved);
+    const auto compute = [&] { return products(saved); };
+    return tape != nullptr ? tape->next(compute) : compute();
+  }
+
+  static variable_list products(const variable_list& x_and_weights) {
+    const at::Tensor& x = x_and_weights[0];
+    const at::Tensor rows = operand(as_rows(x));
+    auto shape = x.sizes().vec();
+    variable_list results;
+    for (std::size_t i = 1; i < x_and_weights.size(); ++i) {
+      const at::Tensor& weight = x_and_weights[i];
+      shape.back() = weight.size(0);
+      results.push_back(at::mm(rows, operand(weight).t()).to(x.scalar_type()).view(shape));
+    }
     return results;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const BelowAutograd below;
-    auto saved = context->get_saved_variables();
-    const at::Tensor x = as_rows(saved[0]);
+    const auto saved = context->get_saved_variables();
+    const at::Tensor x = operand(as_rows(saved[0]));
     at::Tensor grad_x;
-    variable_list results(4);
+    variable_list results(5);
     for (std::size_t i = 0; i < grads.size(); ++i) {
-      at::Tensor& weight = saved[i + 1];
-      const at::Tensor grad = as_rows(grads[i]);
-      if (context->needs_input_grad(0)) {
-        if (grad_x.defined()) {
-          grad_x.addmm_(grad, weight);
-        } else {
-          grad_x = at::mm(grad, weight);
-        }
-      }
-      if (!context->needs_input_grad(i + 1)) continue;
-      if (weight.grad().defined()) {
-        weight.mutable_grad().addmm_(grad.t(), x);
-      } else {
-        results[i + 1] = at::mm(grad.t(), x);
-      }
+      results[i + 1] =
+          linear_backward(operand(as_rows(grads[i])), x, saved[i + 1], context->needs_input_grad(0) ? &grad_x : nullptr,
+                          context->needs_input_grad(i + 1));
     }
-    if (grad_x.defined()) results[0] = grad_x.view(saved[0].sizes());
+    if (grad_x.defined()) results[0] = grad_x.to(saved[0].scalar_type()).view(saved[0].sizes());
     return results;
+  }
+};
+
+struct UnevaluatedLinearFunction : torch::autograd::Function<UnevaluatedLinearFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& residual) {
+    const BelowAutograd below;
+    context->save_for_backward({x, weight});
+    return residual.view(residual.sizes());
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const BelowAutograd below;
+    const auto saved = context->get_saved_variables();
+    at::Tensor grad_x;
+    const at::Tensor grad_weight = linear_backward(operand(as_rows(grads[0])), operand(as_rows(saved[0])), saved[1],
+                                                   &grad_x, context->needs_input_grad(1));
+    return {grad_x.to(saved[0].scalar_type()).view(saved[0].sizes()), grad_weight, grads[0]};
   }
 };
 
@@ -72,25 +103,28 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const BelowAutograd below;
     const auto saved = context->get_saved_variables();
-    at::Tensor weight = saved[0];
-    const at::Tensor ids = saved[1].reshape({-1});
-    at::Tensor grad_weight;
-    at::Tensor sum = weight.grad();
-    if (!sum.defined()) sum = grad_weight = at::zeros_like(weight);
-    sum.index_add_(0, ids, as_rows(grads[0]));
-    return {grad_weight, at::Tensor()};
+    const at::Tensor& weight = saved[0];
+    const at::Tensor sum = gradient_sum(weight);
+    sum.index_add_(0, saved[1].reshape({-1}), operand(as_rows(grads[0])));
+    return {finish_gradient_sum(weight, sum), at::Tensor()};
   }
 };
 
 }  // namespace
 
-std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights) {
+std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights, ActivationTape* tape) {
   ASSAY_CHECK(!weights.empty() && weights.size() <= 3);
   const auto weight = [&](std::size_t i) { return i < weights.size() ? std::optional(weights[i]) : std::nullopt; };
-  return LinearsFunction::apply(x, weights[0], weight(1), weight(2));
+  return LinearsFunction::apply(x, weights[0], weight(1), weight(2), tape);
 }
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight) { return linears(x, {weight}).front(); }
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, ActivationTape* tape) {
+  return linears(x, {weight}, tape).front();
+}
+
+at::Tensor unevaluated_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual) {
+  return UnevaluatedLinearFunction::apply(x, weight, residual);
+}
 
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& input_ids) {
   return EmbeddingFunction::apply(weight, input_ids);

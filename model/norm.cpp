@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "model/functions.h"
+#include "model/products.h"
 
 namespace assay::ops {
 namespace {
@@ -16,38 +17,37 @@ using torch::autograd::variable_list;
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps) {
     const BelowAutograd below;
-    const at::Tensor norm = at::linalg_vector_norm(x, 2, at::IntArrayRef{-1}, /*keepdim=*/true);
+    const at::Tensor factor = operand(x);
+    const at::Tensor norm = at::linalg_vector_norm(factor, 2, at::IntArrayRef{-1}, /*keepdim=*/true);
     const at::Tensor inverse_root = at::full(norm.sizes(), eps, norm.options());
     inverse_root.addcmul_(norm, norm, 1.0 / static_cast<double>(x.size(-1))).rsqrt_();
     context->save_for_backward({x, weight, inverse_root});
     context->set_materialize_grads(false);
-    return {at::mul(x, inverse_root).mul_(weight), x.view(x.sizes())};
+    return {at::mul(factor, inverse_root).mul_(operand(weight)).to(x.scalar_type()), x.view(x.sizes())};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const BelowAutograd below;
     const auto saved = context->get_saved_variables();
-    at::Tensor weight = saved[1];
+    const at::Tensor weight = operand(saved[1]);
     const std::int64_t width = weight.numel();
-    const at::Tensor x = saved[0].reshape({-1, width});
+    const at::Tensor x = operand(saved[0]).reshape({-1, width});
     const at::Tensor inverse_root = saved[2].reshape({-1, 1});
-    const at::Tensor grad = grads[0].reshape({-1, width});
+    const at::Tensor grad = operand(grads[0]).reshape({-1, width});
 
     const at::Tensor product = at::mul(grad, x);
     const at::Tensor correction = at::mv(product, weight).unsqueeze_(1);
     correction.mul_(inverse_root).mul_(inverse_root).mul_(inverse_root);
 
     at::Tensor grad_weight;
-    if (weight.grad().defined()) {
-      weight.mutable_grad().addmv_(product.t(), inverse_root.squeeze(1));
-    } else {
-      grad_weight = at::mv(product.t(), inverse_root.squeeze(1));
+    if (context->needs_input_grad(1)) {
+      grad_weight = add_product_to_gradient(saved[1], product.t(), inverse_root.squeeze(1));
     }
     at::Tensor grad_x = at::mul(grad, weight);
     grad_x.mul_(inverse_root).addcmul_(x, correction, -1.0 / static_cast<double>(width));
     grad_x = grad_x.view(saved[0].sizes());
-    if (grads[1].defined()) grad_x.add_(grads[1]);
-    return {grad_x, grad_weight, at::Tensor()};
+    if (grads[1].defined()) grad_x.add_(operand(grads[1]));
+    return {grad_x.to(saved[0].scalar_type()), grad_weight, at::Tensor()};
   }
 };
 

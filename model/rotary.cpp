@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "model/functions.h"
+#include "model/products.h"
 
 namespace assay::ops {
 namespace {
@@ -10,7 +11,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // direction 1 turns forward, -1 back: a rotation's gradient is the opposite rotation, so that x need not be saved.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+at::Tensor rotate(const at::Tensor& input, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+  const at::Tensor x = operand(input);
   const std::int64_t half = x.size(-1) / 2;
   const at::Tensor first = x.narrow(-1, 0, half);
   const at::Tensor second = x.narrow(-1, half, half);
@@ -21,7 +23,7 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   result_first.addcmul_(second, sin, -direction);
   at::mul_out(result_second, second, cos);
   result_second.addcmul_(first, sin, direction);
-  return result;
+  return result.to(input.scalar_type());
 }
 
 struct RotaryFunction : torch::autograd::Function<RotaryFunction> {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "harness/core/error.h"
+#include "model/run_backward.h"
 
 namespace assay {
 namespace {
@@ -72,45 +73,119 @@ Transformer::Transformer(const ModelConfig& config, const TransformerOptions& op
   sin_ = device.upload(sin, shape);
 }
 
-at::Tensor Transformer::block(const Unit& unit, const at::Tensor& x) const {
+at::Tensor Transformer::attention(const Unit& unit, const at::Tensor& x, ActivationTape* tape) const {
   const auto& weights = unit.parameters;
   const auto heads = [&](const at::Tensor& y, std::int64_t count) {
     return y.view({y.size(0), y.size(1), count, config_.head_dim});
   };
-  const auto first = ops::rms_norm(x, weights[input_norm].value, config_.rms_norm_eps);
+  const auto normed = ops::rms_norm(x, weights[input_norm].value, config_.rms_norm_eps);
   const auto projected =
-      ops::linears(first.normed, {weights[q_proj].value, weights[k_proj].value, weights[v_proj].value});
+      ops::linears(normed.normed, {weights[q_proj].value, weights[k_proj].value, weights[v_proj].value}, tape);
   const at::Tensor cos = cos_.narrow(0, 0, x.size(1));
   const at::Tensor sin = sin_.narrow(0, 0, x.size(1));
   const at::Tensor query = ops::rotary(heads(projected[0], config_.num_attention_heads), cos, sin);
   const at::Tensor key = ops::rotary(heads(projected[1], config_.num_key_value_heads), cos, sin);
   const at::Tensor value = heads(projected[2], config_.num_key_value_heads);
-  const at::Tensor attended = ops::causal_attention(options_.attention, query, key, value);
-  const at::Tensor middle = first.residual + ops::linear(attended, weights[o_proj].value);
+  const at::Tensor attended = ops::causal_attention(options_.attention, query, key, value, tape);
+  return normed.residual + ops::linear(attended, weights[o_proj].value, tape);
+}
 
-  const auto second = ops::rms_norm(middle, weights[post_norm].value, config_.rms_norm_eps);
-  const auto wide = ops::linears(second.normed, {weights[gate_proj].value, weights[up_proj].value});
-  return second.residual + ops::linear(ops::swiglu(wide[0], wide[1]), weights[down_proj].value);
+CheckpointedBlock::Body Transformer::block_body(const Unit& unit, const at::Tensor& x, ActivationTape* tape) const {
+  const auto& weights = unit.parameters;
+  const auto normed = ops::rms_norm(attention(unit, x, tape), weights[post_norm].value, config_.rms_norm_eps);
+  const auto wide = ops::linears(normed.normed, {weights[gate_proj].value, weights[up_proj].value}, tape);
+  return {ops::swiglu(wide[0], wide[1]), normed.residual};
+}
+
+at::Tensor Transformer::block(std::size_t index, const at::Tensor& x) const {
+  const Unit& unit = units_[index];
+  if (options_.checkpointing == BlockCheckpointing::none || !at::GradMode::is_enabled()) {
+    const auto body = block_body(unit, x, nullptr);
+    return body.residual + ops::linear(body.activated, unit.parameters[down_proj].value);
+  }
+  CheckpointedBlock block;
+  block.body = [this, &unit](const at::Tensor& input, ActivationTape* tape) { return block_body(unit, input, tape); };
+  block.last_weight = [&unit] { return unit.parameters[down_proj].value; };
+  if (hooks_ != nullptr) {
+    block.before_recompute = [hooks = hooks_, index] { hooks->before_recompute(index); };
+    block.after_recompute = [hooks = hooks_, index] { hooks->after_recompute(index); };
+  }
+  return run_checkpointed(block, options_.checkpointing == BlockCheckpointing::selective, x);
+}
+
+at::Tensor Transformer::embedding(const at::Tensor& input_ids) const {
+  const at::Tensor x = ops::embedding(units_.front().parameters[0].value, input_ids);
+  // Where the embedding is frozen, the blocks above are differentiated all the same, each down to its input.
+  return at::GradMode::is_enabled() && !x.requires_grad() ? x.detach().requires_grad_() : x;
+}
+
+template <class Compute>
+at::Tensor Transformer::run_unit(std::size_t index, Compute compute) const {
+  if (hooks_ == nullptr) return compute();
+  hooks_->before_forward(index);
+  const at::Tensor output = compute();
+  hooks_->after_forward(index, output);
+  // The gradient of its output is complete: so is all that came after it.
+  if (output.requires_grad()) {
+    output.register_hook([hooks = hooks_, index](const at::Tensor& /*gradient*/) {
+      hooks->after_backward(index + 1);
+      hooks->before_backward(index);
+    });
+  }
+  return output;
 }
 
 at::Tensor Transformer::hidden_states(const at::Tensor& input_ids) const {
-  at::Tensor x = ops::embedding(units_.front().parameters[0].value, input_ids);
-  for (std::size_t i = 1; i + 1 < units_.size(); ++i) x = block(units_[i], x);
-  return ops::rms_norm(x, units_.back().parameters[0].value, config_.rms_norm_eps).normed;
+  at::Tensor x = run_unit(0, [&] { return embedding(input_ids); });
+  for (std::size_t i = 1; i + 1 < units_.size(); ++i) {
+    x = run_unit(i, [&] { return block(i, x); });
+  }
+  return x;
+}
+
+// `compute` makes the head's output from the normed hidden states.
+template <class Compute>
+at::Tensor Transformer::run_head(const at::Tensor& x, Compute compute) const {
+  const std::size_t head = units_.size() - 1;
+  const bool tied = config_.tie_word_embeddings;
+  if (hooks_ != nullptr) {
+    hooks_->before_forward(head);
+    if (tied) hooks_->before_forward(0);
+    if (at::GradMode::is_enabled()) hooks_->before_gradients(tied ? 0 : head);
+  }
+  const at::Tensor normed = ops::rms_norm(x, units_[head].parameters[0].value, config_.rms_norm_eps).normed;
+  if (hooks_ != nullptr && normed.requires_grad()) {
+    normed.register_hook([hooks = hooks_, head](const at::Tensor& /*gradient*/) { hooks->before_backward(head); });
+  }
+  const at::Tensor output = compute(normed);
+  if (hooks_ != nullptr) {
+    hooks_->after_forward(head, output);
+    if (tied) hooks_->after_forward(0, output);
+  }
+  return output;
 }
 
 const at::Tensor& Transformer::head_weight() const {
   return config_.tie_word_embeddings ? units_.front().parameters[0].value : units_.back().parameters[1].value;
 }
 
-at::Tensor Transformer::loss(const at::Tensor& input_ids, const at::Tensor& targets, const at::Tensor& weights) const {
-  const at::Tensor x = hidden_states(input_ids);
-  return ops::linear_cross_entropy(x.view({-1, config_.hidden_size}), head_weight(), targets, weights,
-                                   options_.loss_chunk_tokens);
+at::Tensor Transformer::loss(const at::Tensor& input_ids, const at::Tensor& targets, const at::Tensor& weights,
+                             double grad_scale) const {
+  return run_head(hidden_states(input_ids), [&](const at::Tensor& x) {
+    return ops::linear_cross_entropy(x.view({-1, config_.hidden_size}), head_weight(), targets, weights,
+                                     options_.loss_chunk_tokens, grad_scale);
+  });
+}
+
+void Transformer::backward(const at::Tensor& loss) const {
+  run_backward(loss);
+  if (hooks_ != nullptr) hooks_->after_backward(0);
 }
 
 at::Tensor Transformer::logits(const at::Tensor& input_ids) const {
-  return ops::linear(hidden_states(input_ids), head_weight());
+  const at::NoGradGuard no_grad;
+  return run_head(hidden_states(input_ids),
+                  [&](const at::Tensor& x) { return ops::linear(x.to(at::kFloat), head_weight().to(at::kFloat)); });
 }
 
 void initialize_parameter(Parameter& parameter, const ModelConfig& config, at::Generator generator) {

@@ -7,13 +7,15 @@
 #include <vector>
 
 #include "harness/device/device.h"
+#include "model/block_checkpoint.h"
 #include "model/functions.h"
 #include "model/model_config.h"
+#include "model/unit_hooks.h"
 
 namespace assay {
 
 /// A named weight. The transformer declares it; whoever owns the memory (the sharding) sets `value`, a leaf of this
-/// shape that requires a gradient or not.
+/// shape that requires a gradient or not, fp32, bf16 or fp16: the dtype the network computes in, the same for all.
 struct Parameter {
   std::string name;  ///< Hugging Face's key
   std::vector<std::int64_t> shape;
@@ -34,6 +36,7 @@ struct TransformerOptions {
   ops::AttentionKernel attention = ops::AttentionKernel::flash_cpu;
   std::int64_t sequence_length = 128;
   std::int64_t loss_chunk_tokens = 1024;
+  BlockCheckpointing checkpointing = BlockCheckpointing::none;
 };
 
 /// Decoder-only network of the Llama family: units embedding, one a block, head. With tied embeddings the head unit has
@@ -50,23 +53,41 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   const TransformerOptions& options() const { return options_; }
 
-  /// Weighted sum of token losses, fp64 [1]; see ops::linear_cross_entropy for targets, weights and the rule on
-  /// backward. input_ids int64 [B, L], targets int64 [B * L], weights fp32 [B * L].
-  at::Tensor loss(const at::Tensor& input_ids, const at::Tensor& targets, const at::Tensor& weights) const;
+  /// Told of every use of the weights from now on; nullptr: nobody. Not owned; must outlive the graphs made meanwhile.
+  void set_hooks(UnitHooks* hooks) { hooks_ = hooks; }
 
-  /// Logits fp32 [B, L, V] for input_ids int64 [B, L].
+  /// Weighted sum of token losses, fp64 [1]; see ops::linear_cross_entropy for targets, weights, grad_scale and the
+  /// rule on backward. input_ids int64 [B, L], targets int64 [B * L], weights fp32 [B * L]. The transformer must
+  /// outlive the graph.
+  at::Tensor loss(const at::Tensor& input_ids, const at::Tensor& targets, const at::Tensor& weights,
+                  double grad_scale = 1) const;
+
+  /// Adds the gradients of what loss() returned to the weights' grad(). Throws what an operator or a hook throws; then
+  /// gradients are incomplete, and nothing else is left behind.
+  void backward(const at::Tensor& loss) const;
+
+  /// Logits fp32 [B, L, V] for input_ids int64 [B, L]; not differentiable.
   at::Tensor logits(const at::Tensor& input_ids) const;
 
  private:
-  at::Tensor block(const Unit& unit, const at::Tensor& x) const;
+  at::Tensor block(std::size_t index, const at::Tensor& x) const;
+  CheckpointedBlock::Body block_body(const Unit& unit, const at::Tensor& x, ActivationTape* tape) const;
+  at::Tensor attention(const Unit& unit, const at::Tensor& x, ActivationTape* tape) const;
+  at::Tensor embedding(const at::Tensor& input_ids) const;
   at::Tensor hidden_states(const at::Tensor& input_ids) const;
   const at::Tensor& head_weight() const;
+
+  template <class Compute>
+  at::Tensor run_unit(std::size_t index, Compute compute) const;
+  template <class Compute>
+  at::Tensor run_head(const at::Tensor& x, Compute compute) const;
 
   ModelConfig config_;
   TransformerOptions options_;
   std::vector<Unit> units_;
   at::Tensor cos_;
   at::Tensor sin_;
+  UnitHooks* hooks_ = nullptr;
 };
 
 /// Sets one parameter to what transformers' initialization gives it: norms 1, matrices normal(0, initializer_range)
