@@ -11,7 +11,7 @@ constexpr std::int64_t kRow = 1024;
 constexpr std::int64_t kMostRows = 1024;  // keeps the row norms small, and their sum on one thread
 
 void add_rows(const at::Tensor& total, const at::Tensor& rows) {
-  const at::Tensor norms = at::linalg_vector_norm(rows, 2, at::IntArrayRef{1});
+  const at::Tensor norms = at::linalg_vector_norm(rows.to(at::kFloat), 2, at::IntArrayRef{1});
   total.add_(norms.to(at::kDouble).square_().sum());
 }
 

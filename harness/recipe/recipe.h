@@ -87,7 +87,7 @@ struct OptimizerOptions {
   std::array<double, 2> betas{0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.1;
-  FloatType moment_dtype = FloatType::fp32;
+  std::optional<FloatType> moment_dtype;  ///< resolved: bf16 for pure_bf16, else fp32
   bool operator==(const OptimizerOptions&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "harness/core/nearest.h"
+#include "harness/core/units.h"
 #include "harness/recipe/enum_names.h"
 #include "harness/recipe/not_built.h"
 
@@ -32,6 +33,7 @@ class Resolver {
     resolve_choices();
     resolve_data();
     check_parallel();
+    check_precision();
     check_steps();
     check_name();
     refuse_not_built();  // what was only resolved to such a value
@@ -71,6 +73,10 @@ class Resolver {
     }
     if (r.model.attention == AttentionChoice::automatic) {
       resolve("model.attention", r.model.attention, AttentionChoice::flash);
+    }
+    if (good({"train.precision"}) && !r.optimizer.moment_dtype) {
+      resolve("optimizer.moment_dtype", r.optimizer.moment_dtype,
+              r.train.precision == Precision::pure_bf16 ? FloatType::bf16 : FloatType::fp32);
     }
     if (!r.parallel.strategy) {
       resolve("parallel.strategy", r.parallel.strategy, world_size() == 1 ? StrategyName::none : StrategyName::ddp);
@@ -152,6 +158,24 @@ class Resolver {
                                             std::to_string(train.micro_batch_size) + " x gradient_accumulation_steps " +
                                             std::to_string(train.gradient_accumulation_steps) + " x ranks " +
                                             std::to_string(world) + " = " + std::to_string(product));
+    }
+  }
+
+  void check_precision() {
+    const auto& train = recipe_.train;
+    if (!good({"train.precision", "optimizer.moment_dtype"})) return;
+    if (train.precision == Precision::fp32 && recipe_.optimizer.moment_dtype == FloatType::bf16) {
+      refuse("optimizer.moment_dtype",
+             "bf16 with train.precision fp32 would lose what fp32 is chosen for; write fp32, or another precision");
+    }
+    const auto& scale = train.loss_scale;
+    if (scale.initial < scale.minimum) {
+      refuse("train.loss_scale.initial",
+             format_number(scale.initial) + " is below train.loss_scale.minimum " + format_number(scale.minimum));
+    }
+    const LossScaleOptions defaults;
+    if (train.precision != Precision::fp16 && scale != defaults) {
+      warn("train.loss_scale is not used: train.precision is " + std::string(name_of(train.precision)));
     }
   }
 

@@ -23,11 +23,11 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 bool is_float(const std::string& dtype) { return dtype == "F32" || dtype == "F16" || dtype == "BF16"; }
 
 // A head in the file beside a tied embedding is allowed if both hold the same.
-std::optional<std::string> tied_head_problem(const TensorView& head, const Transformer& model,
-                                             const at::Tensor& embedding) {
+std::optional<std::string> tied_head_problem(const ModelFolder& files, Transformer& model) {
   if (!model.config().tie_word_embeddings) return "the model has no such parameter";
-  if (head.info.shape == embedding.sizes().vec() &&
-      at::equal(tensor_over(head).to(at::kFloat), embedding.to(at::kFloat))) {
+  const at::Tensor head = tensor_over(*files.find("lm_head.weight"));
+  const at::Tensor embedding = tensor_over(*files.find(model.units().front().parameters[0].name));
+  if (head.sizes() == embedding.sizes() && at::equal(head.to(at::kFloat), embedding.to(at::kFloat))) {
     return std::nullopt;
   }
   return "differs from model.embed_tokens.weight though tie_word_embeddings is true; set model.config "
@@ -36,7 +36,7 @@ std::optional<std::string> tied_head_problem(const TensorView& head, const Trans
 
 }  // namespace
 
-void load_model_weights(Transformer& model, const std::filesystem::path& folder) {
+void load_model_weights(Transformer& model, const std::filesystem::path& folder, const ParameterWriter& write) {
   const UntrackedScope untracked;
   const at::NoGradGuard no_grad;
   const ModelFolder files(folder);
@@ -45,8 +45,10 @@ void load_model_weights(Transformer& model, const std::filesystem::path& folder)
     problems += "\n  " + name + ": " + problem;
   };
   std::set<std::string> placed;
-  for (auto& unit : model.units()) {
-    for (auto& parameter : unit.parameters) {
+  for (std::size_t unit = 0; unit < model.units().size(); ++unit) {
+    const auto& parameters = model.units()[unit].parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = parameters[i];
       placed.insert(parameter.name);
       const auto found = files.find(parameter.name);
       if (!found) {
@@ -57,7 +59,7 @@ void load_model_weights(Transformer& model, const std::filesystem::path& folder)
       } else if (!is_float(found->info.dtype)) {
         note(parameter.name, "has dtype " + found->info.dtype + "; F32, F16 and BF16 can be loaded");
       } else {
-        parameter.value.copy_(tensor_over(*found));
+        write(unit, i, tensor_over(*found));
       }
     }
   }
@@ -65,7 +67,7 @@ void load_model_weights(Transformer& model, const std::filesystem::path& folder)
     if (placed.count(name) > 0) continue;
     std::optional<std::string> problem = "the model has no such parameter";
     if (name == "lm_head.weight" && problems.empty()) {
-      problem = tied_head_problem(*files.find(name), model, model.units().front().parameters[0].value);
+      problem = tied_head_problem(files, model);
     }
     if (problem) note(name, *problem);
   }

@@ -32,14 +32,30 @@ Json state_of(const Progress& progress, const std::string& data) {
   return {{"step", progress.step},
           {"samples", progress.samples},
           {"skipped_steps", progress.skipped_steps},
+          {"loss_scale", progress.loss_scaler.scale},
+          {"loss_scale_good_steps", progress.loss_scaler.good_steps},
           {"data", data}};
 }
 
-std::string name_of_dtype(at::ScalarType dtype) { return dtype == at::kFloat ? "fp32" : at::toString(dtype); }
+std::string name_of_dtype(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "fp32";
+    case at::kBFloat16:
+      return "bf16";
+    case at::kHalf:
+      return "fp16";
+    default:
+      return at::toString(dtype);
+  }
+}
 
 Progress progress_from(const Json& state) {
-  return {state.at("step").get<std::int64_t>(), state.at("samples").get<std::int64_t>(),
-          state.at("skipped_steps").get<std::int64_t>()};
+  // Checkpoints of fp32 runs made before there was a loss scale have none.
+  return {state.at("step").get<std::int64_t>(),
+          state.at("samples").get<std::int64_t>(),
+          state.at("skipped_steps").get<std::int64_t>(),
+          {state.value("loss_scale", 1.0), state.value("loss_scale_good_steps", std::int64_t{0})}};
 }
 
 // Keys that may differ between a checkpoint and the run that resumes it: they change no number of the training.
@@ -86,6 +102,7 @@ class RankProcess {
   void record(const StepRecord& record);
   void evaluate(std::int64_t step);
   void save(const StepRecord& step);
+  void check_something_was_trained(int stop_signal) const;
   void finish(int stop_signal, double gemm_gflops);
   bool leads() const { return job_.world.rank == 0; }
 
@@ -103,6 +120,7 @@ class RankProcess {
   std::unique_ptr<Trainer> trainer_;
   Json resumed_from_;
   double save_seconds_ = 0;  ///< of the step being recorded
+  std::int64_t trained_tokens_ = 0;
 };
 
 void RankProcess::load() {
@@ -112,7 +130,10 @@ void RankProcess::load() {
                                              [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }});
   check_data_is_equal();
   if (job_.recipe.model.init == ModelInit::load) {
-    load_model_weights(trainer_->model(), job_.recipe.model.path);
+    load_model_weights(
+        trainer_->model(), job_.recipe.model.path,
+        [this](std::size_t unit, std::size_t i, const at::Tensor& values) { trainer_->write_parameter(unit, i, values); });
+    trainer_->publish_parameters();
   } else {
     trainer_->initialize_parameters();
   }
@@ -216,6 +237,7 @@ void RankProcess::write_run_event() {
 
 void RankProcess::record(const StepRecord& record) {
   events_.step(record, std::exchange(save_seconds_, 0));
+  trained_tokens_ += record.loss_tokens;
   if (!leads()) return;
   std::array<char, 160> line{};
   std::snprintf(line.data(), line.size(), "step %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s",
@@ -257,6 +279,14 @@ void RankProcess::save(const StepRecord& record) {
                                {"reason", due ? "interval" : (stopped ? "signal" : "end")}});
 }
 
+void RankProcess::check_something_was_trained(int stop_signal) const {
+  const auto& progress = trainer_->progress();
+  if (stop_signal != 0 || trained_tokens_ > 0 || progress.skipped_steps < progress.step) return;
+  throw Error(ErrorKind::data, "no token was trained in " + std::to_string(progress.step) +
+                                   " steps, so the model is what it was: every label is ignored (-100) in " +
+                                   rows_->description());
+}
+
 void RankProcess::finish(int stop_signal, double gemm_gflops) {
   events_.finish_phases();
   const std::int64_t used = trainer_->progress().samples;
@@ -275,6 +305,7 @@ void RankProcess::finish(int stop_signal, double gemm_gflops) {
 }
 
 int RankProcess::run() {
+  catch_stop_signals();  // only once the ranks have met: while one waits for the others, a signal ends it
   load();
   restore();
   trainer_->enter(Phase::load);
@@ -286,6 +317,7 @@ int RankProcess::run() {
   features.save = [this](const StepRecord& step) { save(step); };
   features.record = [this](const StepRecord& step) { record(step); };
   const int stop_signal = run_training_loop(*trainer_, job_.recipe.train.max_steps, features);
+  check_something_was_trained(stop_signal);
   communicator_->barrier();
   finish(stop_signal, gemm_gflops);
   return stop_signal == 0 ? exit_done : exit_incomplete;
@@ -294,7 +326,6 @@ int RankProcess::run() {
 }  // namespace
 
 int run_train(const Job& job) {
-  catch_stop_signals();
   install_tracking_allocators();
   const SystemClock clock;
   const auto ledger = std::make_shared<MemoryLedger>(job.recipe.device_memory_bytes.value_or(0));

@@ -4,51 +4,46 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "harness/core/error.h"
+#include "harness/train/not_finite.h"
 #include "harness/train/random.h"
 #include "harness/train/schedule.h"
+#include "harness/train/strategy.h"
+#include "harness/train/tensor_hash.h"
 #include "sharding/gradient_norm.h"
 
 namespace assay {
 namespace {
 
-ops::AttentionKernel attention_kernel(const Recipe& recipe) {
-  ASSAY_CHECK(recipe.model.attention == AttentionChoice::flash);
-  return ops::AttentionKernel::flash_cpu;
-}
+// For what is not differentiated.
+using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
-TransformerOptions transformer_options(const Recipe& recipe) {
-  return {attention_kernel(recipe), recipe.data.sequence_length, recipe.train.loss_chunk_tokens};
-}
-
-// XXH3-128 of bytes in host memory.
-class Hash {
+/// While it lives, the network tells these hooks.
+class HooksScope {
  public:
-  Hash() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
-  void add(const void* data, std::size_t size) { XXH3_128bits_update(state_.get(), data, size); }
-  void add(const at::Tensor& tensor) { add(tensor.const_data_ptr(), tensor.nbytes()); }
-  std::string text() const {
-    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
-    std::array<char, 33> text{};
-    std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                  static_cast<unsigned long long>(hash.low64));
-    return text.data();
-  }
+  HooksScope(Transformer& model, UnitHooks& hooks) : model_(model) { model.set_hooks(&hooks); }
+  ~HooksScope() { model_.set_hooks(nullptr); }
+  HooksScope(const HooksScope&) = delete;
+  HooksScope& operator=(const HooksScope&) = delete;
 
  private:
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+  Transformer& model_;
 };
 
-AdamWOptions adamw_options(const OptimizerOptions& options) {
-  return {options.betas[0], options.betas[1], options.eps, options.weight_decay};
+std::vector<UnitParameters> parameters_of(Transformer& model) {
+  std::vector<UnitParameters> units;
+  for (auto& unit : model.units()) {
+    units.push_back({unit.name, {}});
+    for (auto& parameter : unit.parameters) {
+      units.back().parameters.push_back({parameter.name, parameter.shape, parameter.decayed(), &parameter.value});
+    }
+  }
+  return units;
 }
 
 }  // namespace
@@ -58,7 +53,26 @@ struct Trainer::Summary {
   double loss = 0;
   double grad_norm = 0;
   int stop_signal = 0;
-  int first_bad_loss = -1;  ///< first rank whose own loss is not finite
+};
+
+/// Gathers, frees and reduces units as the network goes through them, and times recomputation.
+class Trainer::Hooks final : public UnitHooks {
+ public:
+  Hooks(ShardedUnits& units, const Clock& clock, double& recompute_seconds)
+      : units_(units), clock_(clock), recompute_seconds_(recompute_seconds) {}
+
+  void before_forward(std::size_t unit) override { units_.before_forward(unit); }
+  void after_forward(std::size_t unit, const at::Tensor& /*output*/) override { units_.after_forward(unit); }
+  void before_gradients(std::size_t unit) override { units_.begin_gradients(unit); }
+  void before_backward(std::size_t unit) override { units_.before_backward(unit); }
+  void after_backward(std::size_t unit) override { units_.after_backward(unit); }
+  void before_recompute(std::size_t /*unit*/) override { recompute_seconds_ -= clock_.wall_seconds(); }
+  void after_recompute(std::size_t /*unit*/) override { recompute_seconds_ += clock_.wall_seconds(); }
+
+ private:
+  ShardedUnits& units_;
+  const Clock& clock_;
+  double& recompute_seconds_;
 };
 
 Trainer::Trainer(const Recipe& recipe, const ModelConfig& config, TrainerParts parts)
@@ -66,18 +80,11 @@ Trainer::Trainer(const Recipe& recipe, const ModelConfig& config, TrainerParts p
       parts_(std::move(parts)),
       batch_shape_{recipe.train.micro_batch_size, recipe.train.gradient_accumulation_steps, parts_.communicator.rank(),
                    parts_.communicator.world_size()},
-      model_(config, transformer_options(recipe), parts_.device) {
-  std::vector<FlatUnit*> units;
-  for (auto& unit : model_.units()) {
-    std::vector<FlatParameter> parameters;
-    for (auto& parameter : unit.parameters) {
-      parameters.push_back({parameter.name, parameter.shape, parameter.decayed(), &parameter.value});
-    }
-    units_.push_back(
-        std::make_unique<FlatUnit>(unit.name, parameters, batch_shape_.rank, batch_shape_.world_size, parts_.device));
-    units.push_back(units_.back().get());
-  }
-  optimizer_ = std::make_unique<ShardedAdamW>(units, adamw_options(recipe.optimizer), parts_.device);
+      model_(config, transformer_options(recipe), parts_.device),
+      units_(parameters_of(model_), sharding_options(recipe), parts_.communicator, parts_.device),
+      optimizer_(units_, adamw_options(recipe), parts_.device),
+      scaler_(recipe.train.precision, recipe.train.loss_scale) {
+  progress_.loss_scaler = scaler_.state();
   const UntrackedScope untracked;
   generator_ = at::make_generator<at::CPUGeneratorImpl>(random_stream(recipe.seed, batch_shape_.rank));
 }
@@ -87,43 +94,69 @@ void Trainer::enter(Phase phase) {
   if (parts_.on_phase) parts_.on_phase(phase, step_in_work_);
 }
 
+void Trainer::write_parameter(std::size_t unit, std::size_t parameter, const at::Tensor& values) {
+  const BelowAutograd below;
+  units_[unit].write_parameter(parameter, values);
+}
+
 void Trainer::initialize_parameters() {
-  const UntrackedScope untracked;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(recipe_.seed));
-  for (auto& unit : model_.units()) {
-    for (auto& parameter : unit.parameters) initialize_parameter(parameter, model_.config(), generator);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const auto& parameters = model_.units()[unit].parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const UntrackedScope untracked;  // host memory, one parameter at a time
+      Parameter whole = parameters[i];
+      whole.value = at::empty(whole.shape, at::device(parts_.device.torch_device()).dtype(at::kFloat));
+      initialize_parameter(whole, model_.config(), generator);
+      write_parameter(unit, i, whole.value);
+    }
   }
+  publish_parameters();
 }
 
 template <class Work>
 void Trainer::timed(double& seconds, double& cpu_seconds, Work work) {
-  const double wall = parts_.clock.wall_seconds();
+  const double wall = parts_.clock.wall_seconds() - parts_.communicator.totals().seconds;
   const double cpu = parts_.clock.cpu_seconds();
   work();
   parts_.device.synchronize();
-  seconds += parts_.clock.wall_seconds() - wall;
+  seconds += parts_.clock.wall_seconds() - parts_.communicator.totals().seconds - wall;
   cpu_seconds += parts_.clock.cpu_seconds() - cpu;
 }
 
 void Trainer::accumulate_gradients(const StepBatch& batch, const at::Tensor& loss, StepRecord& record) {
+  units_.begin_step();
+  Hooks hooks(units_, parts_.clock, record.recompute_seconds);
+  const HooksScope scope(model_, hooks);
   for (const auto& micro_batch : batch.micro_batches) {
+    units_.begin_micro_step(&micro_batch == &batch.micro_batches.back());
     at::Tensor micro_loss;
     enter(Phase::forward);
-    timed(record.forward_seconds, record.compute_cpu_seconds,
-          [&] { micro_loss = model_.loss(micro_batch.input_ids, micro_batch.targets, micro_batch.weights); });
+    timed(record.forward_seconds, record.compute_cpu_seconds, [&] {
+      micro_loss = model_.loss(micro_batch.input_ids, micro_batch.targets, micro_batch.weights, scaler_.scale());
+    });
     enter(Phase::backward);
     timed(record.backward_seconds, record.compute_cpu_seconds, [&] {
-      micro_loss.backward();
+      model_.backward(micro_loss);
       loss.add_(micro_loss.detach());
+      micro_loss.reset();
     });
+    enter(Phase::accumulate);
+    units_.end_micro_step();
   }
 }
 
 Trainer::Summary Trainer::exchange_summary(const at::Tensor& loss, int stop_signal) {
+  const BelowAutograd below;
   const MemoryScope scope(MemoryCategory::communication);
-  std::vector<at::Tensor> fields{loss, parts_.device.upload(std::vector<double>{static_cast<double>(stop_signal)})};
-  const std::size_t num_fixed = fields.size();
-  for (const auto& unit : units_) fields.push_back(sum_of_squares(unit->shard_of(unit->gradients())));
+  std::vector<at::Tensor> fields{
+      loss, parts_.device.upload(std::vector<double>{static_cast<double>(stop_signal), scaler_.scale()})};
+  constexpr std::size_t num_fixed = 3;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (const auto* group = units_[unit].trained()) {
+      fields.push_back(sum_of_squares(group->shard_of(group->gradient())));
+    }
+  }
   const at::Tensor own = at::cat(fields);
   const at::Tensor all = at::empty({own.numel() * batch_shape_.world_size}, own.options());
   parts_.communicator.all_gather(all, own);
@@ -131,39 +164,61 @@ Trainer::Summary Trainer::exchange_summary(const at::Tensor& loss, int stop_sign
 
   Summary summary;
   double sum_of_all_squares = 0;
+  const auto num_fields = static_cast<std::size_t>(own.numel());
   for (int rank = 0; rank < batch_shape_.world_size; ++rank) {
-    const double* fields_of_rank = values.data() + static_cast<std::size_t>(rank) * fields.size();
+    const double* of_rank = values.data() + static_cast<std::size_t>(rank) * num_fields;
     double rank_squares = 0;
-    for (std::size_t i = num_fixed; i < fields.size(); ++i) rank_squares += fields_of_rank[i];
-    if (summary.first_bad_loss < 0 && !std::isfinite(fields_of_rank[0])) summary.first_bad_loss = rank;
-    summary.loss += fields_of_rank[0];
-    summary.stop_signal = std::max(summary.stop_signal, static_cast<int>(fields_of_rank[1]));
+    for (std::size_t i = num_fixed; i < num_fields; ++i) rank_squares += of_rank[i];
+    summary.loss += of_rank[0];
+    summary.stop_signal = std::max(summary.stop_signal, static_cast<int>(of_rank[1]));
+    if (of_rank[2] != values[2]) {
+      throw Error(ErrorKind::internal, "rank " + std::to_string(rank) + " has the loss scale " +
+                                           std::to_string(of_rank[2]) + ", rank 0 " + std::to_string(values[2]) +
+                                           "; their gradients must not be mixed");
+    }
     sum_of_all_squares += rank_squares;
   }
-  summary.grad_norm = std::sqrt(sum_of_all_squares);
+  summary.grad_norm = std::sqrt(sum_of_all_squares) / scaler_.scale();
   return summary;
 }
 
 void Trainer::update(const Summary& summary, StepRecord& record) {
+  const BelowAutograd below;
   const double limit = recipe_.train.max_grad_norm;
   // The clip factor min(1, limit / (norm + 1e-6)), as a divisor.
-  const double divisor = limit > 0 ? std::max(1.0, (summary.grad_norm + 1e-6) / limit) : 1.0;
+  const double clip = limit > 0 ? std::max(1.0, (summary.grad_norm + 1e-6) / limit) : 1.0;
+  const double divisor = clip * scaler_.scale();
   timed(record.optimizer_seconds, record.compute_cpu_seconds, [&] {
     const at::Tensor divisor_tensor = parts_.device.upload(std::vector<float>{static_cast<float>(divisor)}, {1});
-    optimizer_->step(record.learning_rate, divisor_tensor);
+    optimizer_.step(record.learning_rate, divisor_tensor);
+    units_.publish();
   });
 }
 
-void Trainer::fail_not_finite(const Summary& summary, std::int64_t step) const {
-  // After the reduction a bad gradient is everybody's; the loss is still each rank's own.
-  const std::string where =
-      summary.first_bad_loss >= 0    ? "loss is not finite on rank " + std::to_string(summary.first_bad_loss)
-      : batch_shape_.world_size == 1 ? "gradient is not finite on rank 0"
-                                     : "the sum of all ranks' gradients is not finite, every rank's loss is,";
-  throw Error(ErrorKind::numeric, where + " in step " + std::to_string(step) + " (loss " +
-                                      std::to_string(summary.loss) + ", gradient norm " +
-                                      std::to_string(summary.grad_norm) +
-                                      "); lower optimizer.learning_rate or look at the data");
+// After the reduction a bad gradient is everybody's. So the step is done again, up to each rank's own gradients.
+void Trainer::fail_not_finite(const Summary& summary) {
+  units_.begin_step();
+  NotFiniteFinder finder(model_, units_, parts_.device);
+  std::string first;
+  {
+    const HooksScope scope(model_, finder);
+    units_.begin_micro_step(/*last=*/false);
+    const auto batch = load_step_batch(parts_.rows, progress_.samples, batch_shape_, parts_.device);
+    for (const auto& micro_batch : batch.micro_batches) {
+      model_.backward(model_.loss(micro_batch.input_ids, micro_batch.targets, micro_batch.weights, scaler_.scale()));
+    }
+    first = finder.first(parts_.communicator);
+  }
+  units_.begin_step();
+  if (first.empty()) first = "no rank by itself: the sum of all ranks' gradients";
+  const std::string where = "step " + std::to_string(step_in_work_) + " is not finite (loss " +
+                            std::to_string(summary.loss) + ", gradient norm " + std::to_string(summary.grad_norm) +
+                            "), first on " + first;
+  if (scaler_.active() && std::isfinite(summary.loss)) {
+    throw Error(ErrorKind::numeric, where + "; train.loss_scale is at its minimum " + std::to_string(scaler_.scale()) +
+                                        ": this model is not trainable in fp16, use precision bf16");
+  }
+  throw Error(ErrorKind::numeric, where + "; lower optimizer.learning_rate or look at the data");
 }
 
 StepRecord Trainer::step(const std::function<int()>& stop_signal) {
@@ -181,28 +236,29 @@ StepRecord Trainer::step(const std::function<int()>& stop_signal) {
   record.data_seconds = parts_.clock.wall_seconds() - start;
   record.tokens = batch.tokens;
   record.loss_tokens = batch.loss_tokens;
-  for (const auto& unit : units_) unit->zero_gradients();
   const at::Tensor loss = at::zeros({1}, at::device(parts_.device.torch_device()).dtype(at::kDouble));
   accumulate_gradients(batch, loss, record);
   batch.micro_batches.clear();
 
-  enter(Phase::accumulate);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;  // nothing from here on is differentiated
-  for (const auto& unit : units_) parts_.communicator.all_reduce(unit->gradients());
   const Summary summary = exchange_summary(loss, stop_signal ? stop_signal() : 0);
   record.loss = summary.loss;
   record.grad_norm = summary.grad_norm;
   record.stop_signal = summary.stop_signal;
-  if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) fail_not_finite(summary, record.step);
+  record.loss_scale = scaler_.scale();
+  record.overflowed = !std::isfinite(summary.grad_norm);
+  const bool may_skip = scaler_.active() && !scaler_.at_minimum();
+  if (!std::isfinite(summary.loss) || (record.overflowed && !may_skip)) fail_not_finite(summary);
 
   enter(Phase::update);
-  record.skipped = batch.loss_tokens == 0;
+  record.skipped = record.overflowed || batch.loss_tokens == 0;
   if (record.skipped) {
     ++progress_.skipped_steps;
   } else {
     update(summary, record);
   }
+  scaler_.update(record.overflowed);
   progress_.step = record.step;
+  progress_.loss_scaler = scaler_.state();
   progress_.samples += batch_shape_.step_rows();
 
   record.compute_seconds = record.forward_seconds + record.backward_seconds + record.optimizer_seconds;
@@ -220,6 +276,9 @@ EvalRecord Trainer::evaluate(const RowSource& rows) {
   const std::int64_t end = std::min(most, rows.epoch_samples().value_or(most));
   enter(Phase::forward);
   EvalRecord record;
+  double unused = 0;
+  Hooks hooks(units_, parts_.clock, unused);
+  const HooksScope scope(model_, hooks);
   record.loss_tokens = count_trained_tokens(rows, 0, end);
   const at::Tensor loss = at::zeros({1}, at::device(parts_.device.torch_device()).dtype(at::kDouble));
   for (std::int64_t first = 0; first < end; first += batch_shape_.micro_rows()) {
@@ -239,10 +298,16 @@ std::vector<StateTensor> Trainer::state_tensors() {
   random_state_ = generator_.get_state();
   std::vector<StateTensor> tensors;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    const auto& unit = *units_[i];
-    tensors.push_back({"parameters." + unit.name(), unit.shard_of(unit.parameters())});
-    tensors.push_back({"exp_avg." + unit.name(), unit.shard_of(optimizer_->moments(i).exp_avg)});
-    tensors.push_back({"exp_avg_sq." + unit.name(), unit.shard_of(optimizer_->moments(i).exp_avg_sq)});
+    for (const auto& group : units_[i].groups()) {
+      const std::string& name = units_[i].name();
+      if (!group->trainable()) {
+        tensors.push_back({"frozen." + name, group->shard_of(group->master())});
+        continue;
+      }
+      tensors.push_back({"parameters." + name, group->shard_of(group->master())});
+      tensors.push_back({"exp_avg." + name, group->shard_of(optimizer_.moments(i).exp_avg)});
+      tensors.push_back({"exp_avg_sq." + name, group->shard_of(optimizer_.moments(i).exp_avg_sq)});
+    }
   }
   tensors.push_back({"random_state", random_state_});
   return tensors;
@@ -251,33 +316,42 @@ std::vector<StateTensor> Trainer::state_tensors() {
 void Trainer::finish_restore(const Progress& progress) {
   generator_.set_state(random_state_);
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    const auto& unit = *units_[i];
-    for (const at::Tensor& flat :
-         {unit.parameters(), optimizer_->moments(i).exp_avg, optimizer_->moments(i).exp_avg_sq}) {
-      parts_.communicator.all_gather(flat, unit.shard_of(flat));
+    for (const auto& group : units_[i].groups()) {
+      group->gather_owned(group->master());
+      if (!group->trainable()) continue;
+      group->gather_owned(optimizer_.moments(i).exp_avg);
+      group->gather_owned(optimizer_.moments(i).exp_avg_sq);
     }
   }
+  publish_parameters();
   progress_ = progress;
   step_in_work_ = progress.step;
-  optimizer_->set_num_steps(progress.step - progress.skipped_steps);
+  scaler_.set_state(progress.loss_scaler);
+  optimizer_.set_num_steps(progress.step - progress.skipped_steps);
 }
 
 std::string Trainer::parameters_hash() const {
-  Hash hash;
-  for (const auto& unit : units_) hash.add(unit->parameters());
+  TensorHash hash;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    for (const auto& group : units_[i].groups()) hash.add(group->master());
+  }
   return hash.text();
 }
 
 std::string Trainer::state_hash() const {
-  Hash hash;
+  TensorHash hash;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    hash.add(units_[i]->parameters());
-    hash.add(optimizer_->moments(i).exp_avg);
-    hash.add(optimizer_->moments(i).exp_avg_sq);
+    for (const auto& group : units_[i].groups()) {
+      hash.add(group->master());
+      if (!group->trainable()) continue;
+      hash.add(optimizer_.moments(i).exp_avg);
+      hash.add(optimizer_.moments(i).exp_avg_sq);
+    }
   }
-  const std::array<std::int64_t, 4> counters{progress_.step, progress_.samples, progress_.skipped_steps,
-                                             optimizer_->num_steps()};
+  const std::array<std::int64_t, 5> counters{progress_.step, progress_.samples, progress_.skipped_steps,
+                                             progress_.loss_scaler.good_steps, optimizer_.num_steps()};
   hash.add(counters.data(), sizeof(counters));
+  hash.add(&progress_.loss_scaler.scale, sizeof(double));
   return hash.text();
 }
 

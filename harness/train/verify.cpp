@@ -102,7 +102,9 @@ class Verification {
     for (auto& unit : model_->units()) {
       for (auto& parameter : unit.parameters) parameter.value = at::empty(parameter.shape);
     }
-    load_model_weights(*model_, folder);
+    load_model_weights(*model_, folder, [this](std::size_t unit, std::size_t i, const at::Tensor& values) {
+      model_->units()[unit].parameters[i].value.copy_(values);
+    });
     for (auto& unit : model_->units()) {
       for (auto& parameter : unit.parameters) parameter.value.requires_grad_();
     }

@@ -180,7 +180,7 @@ TEST_P(PublishedModel, GivesTheLogitsLossAndGradientsOfTransformers) {
   options.sequence_length = ids.size(1);
   options.loss_chunk_tokens = 17;
   OwnedModel owned(config, options);
-  load_model_weights(owned.model, folder);
+  owned.load(folder);
   {
     const at::NoGradGuard no_grad;
     EXPECT_LE((owned.model.logits(ids) - read("logits")).abs().max().item<double>(), 5e-5);

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <memory>
 
-#include "harness/core/memory_scope.h"
-#include "sharding/flat_unit.h"
+#include "harness/core/clock.h"
 #include "sharding/gradient_norm.h"
 #include "sharding/sharded_adamw.h"
+#include "sharding/sharded_units.h"
 
 namespace assay {
 namespace {
@@ -70,58 +70,59 @@ TEST(GradientNorm, PassesOnWhatIsNotFinite) {
   EXPECT_EQ(sum_of_squares(at::zeros({5000})).item<double>(), 0);
 }
 
-// Two units: decayed matrices and plain vectors of odd sizes.
+// Two units: decayed matrices and plain vectors of odd sizes. Whole on every rank unless the options say otherwise.
 struct Units {
-  explicit Units(int rank = 0, int world_size = 1) {
-    units.push_back(std::make_unique<FlatUnit>("first",
-                                               std::vector<FlatParameter>{{"norm", {13}, false, &values[0]},
-                                                                          {"matrix", {5, 7}, true, &values[1]},
-                                                                          {"other", {33, 2}, true, &values[2]}},
-                                               rank, world_size, *device));
-    units.push_back(std::make_unique<FlatUnit>("second", std::vector<FlatParameter>{{"bias", {17}, false, &values[3]}},
-                                               rank, world_size, *device));
-  }
+  explicit Units(int rank = 0, int world_size = 1, const ShardingOptions& options = {})
+      : communicator(make_fake_communicator(rank, world_size, clock)),
+        units({{"first",
+                {{"norm", {13}, false, &values[0]},
+                 {"matrix", {5, 7}, true, &values[1]},
+                 {"other", {33, 2}, true, &values[2]}}},
+               {"second", {{"bias", {17}, false, &values[3]}}}},
+              options, *communicator, *device) {}
 
-  std::vector<FlatUnit*> pointers() const { return {units[0].get(), units[1].get()}; }
+  FlatGroup& group(std::size_t unit) { return *units[unit].trained(); }
 
+  ManualClock clock;
+  std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Device> device = make_cpu_device(1);
   std::array<at::Tensor, 4> values;
   std::array<bool, 4> decayed{false, true, true, false};
-  std::vector<std::unique_ptr<FlatUnit>> units;
+  ShardedUnits units;
 };
 
-TEST(FlatUnit, ValuesAndGradientsAreViewsOfTheFlatBuffers) {
+TEST(FlatGroup, ValuesAndGradientsAreViewsOfTheFlatBuffers) {
   Units all;
-  const FlatUnit& unit = *all.units[0];
+  FlatGroup& group = all.group(0);
   for (std::size_t i = 0; i < 3; ++i) {
     at::Tensor& value = all.values[i];
     EXPECT_TRUE(value.is_leaf() && value.requires_grad());
-    EXPECT_TRUE(value.is_alias_of(unit.parameters()));
-    EXPECT_TRUE(value.grad().is_alias_of(unit.gradients()));
-    EXPECT_EQ(value.storage_offset(), unit.layout().offsets[i]);
-    EXPECT_EQ(value.grad().storage_offset(), unit.layout().offsets[i]);
+    EXPECT_TRUE(value.is_alias_of(group.master()));
+    EXPECT_TRUE(value.grad().is_alias_of(group.gradient()));
+    EXPECT_EQ(value.storage_offset(), group.layout().offsets[i]);
+    EXPECT_EQ(value.grad().storage_offset(), group.layout().offsets[i]);
     EXPECT_TRUE(value.is_contiguous());
     (value * static_cast<double>(i + 1)).sum().backward();  // autograd's own accumulation stays in the buffer as well
   }
   double expected = 0;
   for (std::size_t i = 0; i < 3; ++i)
     expected += static_cast<double>(i + 1) * static_cast<double>(all.values[i].numel());
-  EXPECT_EQ(unit.gradients().sum().item<double>(), expected);
-  all.units[0]->zero_gradients();
+  EXPECT_EQ(group.gradient().sum().item<double>(), expected);
+  group.zero_gradient();
   EXPECT_EQ(all.values[2].grad().abs().max().item<float>(), 0);
 }
 
-TEST(FlatUnit, ShardsTileTheBuffer) {
+TEST(FlatGroup, ShardsTileTheBuffer) {
   std::int64_t next_begin = 0;
   for (int rank = 0; rank < 3; ++rank) {
-    const Units all(rank, 3);
-    const FlatUnit& unit = *all.units[0];
-    const at::Tensor shard = unit.shard_of(unit.parameters());
+    Units all(rank, 3);
+    const FlatGroup& group = all.group(0);
+    const at::Tensor shard = group.shard_of(group.master());
     EXPECT_EQ(shard.storage_offset(), next_begin);
-    EXPECT_TRUE(shard.is_alias_of(unit.parameters()));
+    EXPECT_TRUE(shard.is_alias_of(group.master()));
     next_begin += shard.numel();
     if (rank == 2) {
-      EXPECT_EQ(next_begin, unit.parameters().numel());
+      EXPECT_EQ(next_begin, group.layout().numel);
     }
   }
 }
@@ -155,7 +156,7 @@ std::vector<double> doubles_of(const at::Tensor& tensor) {
 TEST(ShardedAdamW, EqualsPlainAdamWInDoublePrecision) {
   Units all;
   const AdamWOptions options{0.9, 0.95, 1e-8, 0.1};
-  ShardedAdamW optimizer(all.pointers(), options, *all.device);
+  ShardedAdamW optimizer(all.units, options, *all.device);
   std::uint32_t state = 3;
   const auto fill = [&](at::Tensor tensor) {
     const at::NoGradGuard no_grad;
@@ -183,10 +184,10 @@ TEST(ShardedAdamW, EqualsPlainAdamWInDoublePrecision) {
         ASSERT_NEAR(mine[j], plain[i].parameter[j], 2e-6) << "step " << t << ", " << i;
     }
   }
-  const FlatUnit& unit = *all.units[0];
+  const FlatGroup& group = all.group(0);
   for (std::size_t i = 0; i < 3; ++i) {
     const auto moment =
-        doubles_of(optimizer.moments(0).exp_avg_sq.narrow(0, unit.layout().offsets[i], all.values[i].numel()));
+        doubles_of(optimizer.moments(0).exp_avg_sq.narrow(0, group.layout().offsets[i], all.values[i].numel()));
     for (std::size_t j = 0; j < moment.size(); ++j)
       EXPECT_NEAR(moment[j], plain[i].exp_avg_sq[j], 1e-6 * plain[i].exp_avg_sq[j] + 1e-12);
   }
@@ -196,10 +197,10 @@ TEST(ShardedAdamW, EqualsPlainAdamWInDoublePrecision) {
 // which makes it rate x gradient / (|gradient| + eps) exactly. For step 2 it would be 0.74 of that.
 TEST(ShardedAdamW, TheFirstUpdateIsStepOne) {
   Units all;
-  ShardedAdamW optimizer(all.pointers(), {0.9, 0.95, 1e-8, 0.0}, *all.device);
+  ShardedAdamW optimizer(all.units, {0.9, 0.95, 1e-8, 0.0}, *all.device);
   EXPECT_EQ(optimizer.num_steps(), 0);
   for (std::size_t unit = 0; unit < 2; ++unit) {
-    EXPECT_EQ(optimizer.moments(unit).exp_avg.numel(), all.units[unit]->layout().numel);
+    EXPECT_EQ(optimizer.moments(unit).exp_avg.numel(), all.group(unit).layout().numel);
     EXPECT_EQ(optimizer.moments(unit).exp_avg.abs().max().item<float>(), 0);
     EXPECT_EQ(optimizer.moments(unit).exp_avg_sq.abs().max().item<float>(), 0);
   }
@@ -211,15 +212,15 @@ TEST(ShardedAdamW, TheFirstUpdateIsStepOne) {
 TEST(ShardedAdamW, ACounterThatIsSetGoesOnFromThere) {
   Units first;
   Units second;
-  ShardedAdamW one(first.pointers(), {}, *first.device);
-  ShardedAdamW two(second.pointers(), {}, *second.device);
+  ShardedAdamW one(first.units, {}, *first.device);
+  ShardedAdamW two(second.units, {}, *second.device);
   const auto step = [](Units& units, ShardedAdamW& optimizer, int t) {
     for (auto& value : units.values) value.mutable_grad().fill_(0.1 * t);
     optimizer.step(0.01, at::ones({1}));
   };
   for (int t = 1; t <= 3; ++t) step(first, one, t);
   for (std::size_t unit = 0; unit < 2; ++unit) {
-    second.units[unit]->parameters().copy_(first.units[unit]->parameters());
+    second.group(unit).master().copy_(first.group(unit).master());
     two.moments(unit).exp_avg.copy_(one.moments(unit).exp_avg);
     two.moments(unit).exp_avg_sq.copy_(one.moments(unit).exp_avg_sq);
   }
@@ -227,20 +228,20 @@ TEST(ShardedAdamW, ACounterThatIsSetGoesOnFromThere) {
   step(first, one, 4);
   step(second, two, 4);
   for (std::size_t unit = 0; unit < 2; ++unit) {
-    EXPECT_TRUE(at::equal(first.units[unit]->parameters(), second.units[unit]->parameters()));
+    EXPECT_TRUE(at::equal(first.group(unit).master(), second.group(unit).master()));
   }
 }
 
 // Padding is updated like the rest and must stay zero, or it would enter norms and checkpoints.
 TEST(ShardedAdamW, PaddingStaysZero) {
   Units all(0, 3);
-  ShardedAdamW optimizer(all.pointers(), {}, *all.device);
+  ShardedAdamW optimizer(all.units, {}, *all.device);
   for (auto& value : all.values) value.mutable_grad().fill_(1);
   for (int t = 0; t < 3; ++t) optimizer.step(0.01, at::ones({1}));
   std::int64_t used = 0;
   for (const auto& value : all.values) used += value.numel();
   std::int64_t changed = 0;
-  for (const auto& unit : all.units) changed += unit->parameters().ne(0).sum().item<std::int64_t>();
+  for (std::size_t unit = 0; unit < 2; ++unit) changed += all.group(unit).master().ne(0).sum().item<std::int64_t>();
   EXPECT_EQ(changed, used);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 
@@ -7,6 +8,7 @@
 #include "harness/device/device.h"
 #include "harness/memory/ledger.h"
 #include "harness/memory/tracking_allocator.h"
+#include "harness/train/load_model.h"
 #include "harness/train/trainer.h"
 #include "sharding/communicator.h"
 #include "tests/support/rank_threads.h"
@@ -20,6 +22,14 @@ inline std::unique_ptr<Communicator> make_test_communicator(int rank, int world_
   rendezvous.port = port;
   rendezvous.is_server = rank == 0;
   return make_gloo_communicator(rendezvous, rank, world_size, /*timeout_seconds=*/30, clock);
+}
+
+/// Collective: the weights of a Hugging Face folder.
+inline void load_weights(Trainer& trainer, const std::filesystem::path& folder) {
+  load_model_weights(trainer.model(), folder, [&](std::size_t unit, std::size_t i, const at::Tensor& values) {
+    trainer.write_parameter(unit, i, values);
+  });
+  trainer.publish_parameters();
 }
 
 /// What one rank of a test run holds while `body` runs.

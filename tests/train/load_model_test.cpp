@@ -44,7 +44,7 @@ std::unique_ptr<OwnedModel> load(const ModelConfig& config, const NamedTensors& 
   }
   write_safetensors(folder.path / "model.safetensors", tensors, {{"format", "pt"}});
   auto owned = std::make_unique<OwnedModel>(config);
-  load_model_weights(owned->model, folder.path);
+  owned->load(folder.path);
   return owned;
 }
 

@@ -52,7 +52,7 @@ TEST_P(Trajectory, EqualsTransformersAndIsNotTheMeanOfMeans) {
   const ReferenceRun reference(GetParam().convention, GetParam().world_size);
   std::mutex mutex;
   run_trainers(reference.recipe, reference.config, GetParam().world_size, find_free_port(), [&](TestRank rank) {
-    load_model_weights(rank.trainer.model(), reference.folder);
+    load_weights(rank.trainer, reference.folder);
     std::vector<StepRecord> records;
     for (int step = 0; step < 20; ++step) records.push_back(rank.trainer.step());
     const std::lock_guard lock(mutex);
