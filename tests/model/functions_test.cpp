@@ -1,8 +1,7 @@
 #include "model/functions.h"
 
-#include <cmath>
-
 #include "tests/model/gradient_check.h"
+#include "tests/model/reference_functions.h"
 
 namespace assay {
 namespace {
@@ -46,10 +45,6 @@ TEST(Functions, EmbeddingAddsUpTokensThatRepeat) {
                {normal({11, 12}, 1), integers(11, {4, 32}, 2)});
 }
 
-Tensors reference_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return {x * at::rsqrt(x.square().mean(-1, true) + eps) * weight, x};
-}
-
 // Inputs of ordinary size, and of 1e-3 where eps matters (I21).
 TEST(Functions, RmsNormWithBothResultsUsed) {
   for (const double size : {1.0, 1e-3}) {
@@ -73,36 +68,15 @@ TEST(Functions, RmsNormWithBothResultsUsed) {
   EXPECT_GT(ratio, 2) << "eps must show where inputs are small";
 }
 
-// transformers' apply_rotary_pos_emb: x cos + rotate_half(x) sin.
 TEST(Functions, RotaryRotatesHalves) {
   const at::Tensor angles = normal({9, 1, 8}, 5) * 3;
-  expect_equal([](const Tensors& t) { return Tensors{ops::rotary(t[0], t[1], t[2])}; },
-               [](const Tensors& t) {
-                 const at::Tensor first = t[0].narrow(-1, 0, 8);
-                 const at::Tensor second = t[0].narrow(-1, 8, 8);
-                 const at::Tensor rotated = at::cat({-second, first}, -1);
-                 return Tensors{t[0] * at::cat({t[1], t[1]}, -1) + rotated * at::cat({t[2], t[2]}, -1)};
-               },
+  expect_equal([](const Tensors& t) { return Tensors{ops::rotary(t[0], t[1], t[2])}; }, reference_rotary,
                {normal({2, 9, 3, 16}, 1), at::cos(angles), at::sin(angles)}, 2);
 }
 
 TEST(Functions, Swiglu) {
-  expect_equal([](const Tensors& t) { return Tensors{ops::swiglu(t[0], t[1])}; },
-               [](const Tensors& t) { return Tensors{t[0] / (1 + at::exp(-t[0])) * t[1]}; },
+  expect_equal([](const Tensors& t) { return Tensors{ops::swiglu(t[0], t[1])}; }, reference_swiglu,
                {normal({2, 9, 40}, 1) * 3, normal({2, 9, 40}, 2)});
-}
-
-// Scores of all pairs, those of later keys taken out, query head h on key head h / (H / K).
-at::Tensor reference_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-  const std::int64_t group = query.size(2) / key.size(2);
-  const auto heads_outside = [&](const at::Tensor& t) { return t.transpose(1, 2); };
-  const at::Tensor k = heads_outside(at::repeat_interleave(key, group, 2));
-  const at::Tensor v = heads_outside(at::repeat_interleave(value, group, 2));
-  const at::Tensor scores =
-      at::matmul(heads_outside(query), k.transpose(2, 3)) / std::sqrt(static_cast<double>(query.size(3)));
-  const at::Tensor later = at::ones({query.size(1), query.size(1)}, at::kBool).triu(1);
-  const at::Tensor weights = at::softmax(scores.masked_fill(later, -INFINITY), -1);
-  return at::matmul(weights, v).transpose(1, 2).reshape({query.size(0), query.size(1), -1});
 }
 
 TEST(Functions, CausalAttentionWithAndWithoutSharedKeys) {

@@ -11,10 +11,25 @@
 //
 // The tolerance is on |ours - reference| / |reference| of a whole tensor. An element is a sum of at most some 200
 // products, each step rounded to 6e-8: with random signs 200^(1/2) x 6e-8 = 8e-7. A wrong term shows at 1e-2 or more.
+//
+// In bf16 and fp16 both sides start from inputs rounded to the dtype. What is rounded once is off by at most half a
+// last place, u = 2^-8 or 2^-11, and by some 0.5 u in the root mean square; what a node sums up in fp32 is as exact as
+// in fp32.
 
 namespace assay {
 
 inline constexpr double kTolerance = 2e-6;
+
+// What is computed in, and how exact it must be.
+struct Precision {
+  at::ScalarType dtype = at::kFloat;
+  at::ScalarType gradients = at::kFloat;  ///< dtype of those that exist beforehand
+  std::size_t num_activations = 0;        ///< inputs before the weights
+  double results = kTolerance;
+  double activation_gradients = kTolerance;
+  double weight_gradients = kTolerance;         ///< into a grad() of `gradients`
+  double handed_weight_gradients = kTolerance;  ///< where there is no grad()
+};
 
 using Tensors = std::vector<at::Tensor>;
 using Function = std::function<Tensors(const Tensors&)>;
@@ -48,40 +63,53 @@ inline double relative_error(const at::Tensor& ours, const at::Tensor& reference
   return ((ours.detach().to(at::kDouble) - reference.detach()).norm() / reference.detach().norm()).item<double>();
 }
 
-// Backward from all results at once, against fixed random gradients; from a single sum as a loss is, with 1.
-inline void backward(const Tensors& results) {
+// Backward from all results at once, against fixed random gradients in one precision; from a single sum as a loss is,
+// with 1.
+inline void backward(const Tensors& results, at::ScalarType dtype) {
   Tensors gradients;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const bool is_loss = results[i].numel() == 1;
     gradients.push_back(is_loss ? at::ones_like(results[i])
-                                : normal(results[i].sizes(), 1000 + i).to(results[i].scalar_type()));
+                                : normal(results[i].sizes(), 1000 + i).to(dtype).to(results[i].scalar_type()));
   }
   torch::autograd::backward(results, gradients);
 }
 
-// Results and the gradients of all floating inputs but the last `num_constants`; then the same with gradients that
-// exist beforehand, on top of which the new ones must be added in the same memory.
+// Results and the gradients of all floating inputs but the last `num_constants`, which stay fp32; then the same with
+// gradients that exist beforehand, on top of which the new ones must be added in the same memory.
 inline void expect_equal(const Function& ours, const Function& reference, const Tensors& inputs,
-                         std::size_t num_constants = 0) {
-  const auto prepare = [&](at::ScalarType dtype) {
-    Tensors result = leaves(inputs, dtype);
-    for (std::size_t i = inputs.size() - num_constants; i < inputs.size(); ++i) {
-      if (is_float(result[i])) result[i].requires_grad_(false);
+                         std::size_t num_constants = 0, const Precision& precision = {}) {
+  const std::size_t num_leaves = inputs.size() - num_constants;
+  // fp32 inputs are not rounded for the reference: that error is part of the tolerance.
+  const auto prepare = [&](bool is_reference) {
+    Tensors result;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto dtype = i < num_leaves ? precision.dtype : at::kFloat;
+      const at::Tensor& input = inputs[i];
+      if (!is_float(input)) {
+        result.push_back(input);
+      } else if (is_reference) {
+        result.push_back(dtype == at::kFloat ? input.clone() : input.to(dtype).to(at::kDouble));
+      } else {
+        result.push_back(input.to(dtype, false, true));
+      }
+      if (is_float(input) && i < num_leaves) result[i].requires_grad_();
     }
     return result;
   };
-  const Tensors theirs = prepare(at::kDouble);
+  const Tensors theirs = prepare(true);
   const Tensors their_results = reference(theirs);
-  backward(their_results);
+  const auto gradient_dtype = precision.dtype == at::kFloat ? at::kDouble : precision.dtype;
+  backward(their_results, gradient_dtype);
 
   for (const bool grads_exist : {false, true}) {
     SCOPED_TRACE(grads_exist ? "gradients exist beforehand" : "no gradients beforehand");
-    Tensors mine = prepare(at::kFloat);
+    Tensors mine = prepare(false);
     Tensors before(mine.size());
     Tensors flat(mine.size());
     for (std::size_t i = 0; grads_exist && i < mine.size(); ++i) {
       if (!mine[i].requires_grad()) continue;
-      flat[i] = normal({mine[i].numel() + 32}, 2000 + i).to(at::kFloat);
+      flat[i] = normal({mine[i].numel() + 32}, 2000 + i).to(precision.gradients);
       mine[i].mutable_grad() = flat[i].narrow(0, 16, mine[i].numel()).view(mine[i].sizes());
       before[i] = flat[i].to(at::kDouble, false, true);
     }
@@ -89,21 +117,25 @@ inline void expect_equal(const Function& ours, const Function& reference, const 
     ASSERT_EQ(my_results.size(), their_results.size());
     for (std::size_t i = 0; i < my_results.size(); ++i) {
       ASSERT_EQ(my_results[i].sizes(), their_results[i].sizes());
-      EXPECT_LE(relative_error(my_results[i], their_results[i]), kTolerance) << "result " << i;
+      EXPECT_LE(relative_error(my_results[i], their_results[i]), precision.results) << "result " << i;
     }
-    backward(my_results);
+    backward(my_results, gradient_dtype);
     for (std::size_t i = 0; i < mine.size(); ++i) {
       if (!mine[i].requires_grad()) continue;
       ASSERT_TRUE(mine[i].grad().defined()) << "input " << i;
+      const double weight_tolerance = grads_exist ? precision.weight_gradients : precision.handed_weight_gradients;
+      const double tolerance = i < precision.num_activations ? precision.activation_gradients : weight_tolerance;
       if (!grads_exist) {
-        EXPECT_LE(relative_error(mine[i].grad(), theirs[i].grad()), kTolerance) << "gradient of input " << i;
+        EXPECT_EQ(mine[i].grad().scalar_type(), precision.dtype);
+        EXPECT_LE(relative_error(mine[i].grad(), theirs[i].grad()), tolerance) << "gradient of input " << i;
         continue;
       }
       EXPECT_TRUE(mine[i].grad().is_alias_of(flat[i])) << "gradient of input " << i << " left its buffer";
       at::Tensor expected = before[i];
       expected.narrow(0, 16, mine[i].numel()).add_(theirs[i].grad().reshape({-1}));
-      EXPECT_LE(relative_error(flat[i], expected), kTolerance) << "gradient of input " << i;
-      EXPECT_TRUE(at::equal(flat[i].narrow(0, 0, 16), expected.narrow(0, 0, 16).to(at::kFloat))) << "before the buffer";
+      EXPECT_LE(relative_error(flat[i], expected), tolerance) << "gradient of input " << i;
+      EXPECT_TRUE(at::equal(flat[i].narrow(0, 0, 16), expected.narrow(0, 0, 16).to(precision.gradients)))
+          << "before the buffer";
     }
   }
 }
