@@ -1,10 +1,10 @@
 #include "harness/acceptance/job_recipes.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "harness/acceptance/evaluate.h"
 #include "harness/core/error.h"
+#include "harness/core/files.h"
 #include "model/model_config.h"
 
 namespace assay {
@@ -50,13 +50,10 @@ void check_can_be_accepted(const Recipe& recipe) {
     throw Error(ErrorKind::recipe, "train.max_steps is " + std::to_string(recipe.train.max_steps) +
                                        ": stage train saves, kills and resumes between two steps; write 2 or more");
   }
-  auto check_there = [](const std::string& key, const std::string& path) {
-    if (!std::filesystem::exists(path)) throw Error(ErrorKind::data, key + ": there is no file or folder " + path);
-  };
-  check_there("model.path", recipe.model.path);
+  require_path("model.path", recipe.model.path);
   if (recipe.data.format == DataFormat::synthetic) return;
-  for (const auto& entry : recipe.data.path) check_there("data.path", entry.path);
-  if (recipe.data.eval_path) check_there("data.eval_path", *recipe.data.eval_path);
+  for (const auto& entry : recipe.data.path) require_path("data.path", entry.path);
+  if (recipe.data.eval_path) require_path("data.eval_path", *recipe.data.eval_path);
 }
 
 std::string reduced_model_of(const Recipe& recipe) {

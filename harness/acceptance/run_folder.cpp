@@ -85,18 +85,19 @@ std::optional<fs::path> find_unfinished_training(const fs::path& runs, const std
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(runs, code)) {
     const auto& folder = entry.path();
-    if (!is_unfinished(folder) || fs::exists(folder / "results.jsonl") || !fs::exists(folder / "jobs/train-1/job.json"))
-      continue;
-    if (!try_lock(folder)) continue;
-    const auto time = fs::last_write_time(folder / "recipe.yaml", code);
-    if (newest && time <= newest_time) continue;
     try {
+      if (!is_unfinished(folder) || fs::exists(folder / "results.jsonl") ||
+          !fs::exists(folder / "jobs/train-1/job.json"))
+        continue;
+      if (!try_lock(folder)) continue;
+      const auto time = fs::last_write_time(folder / "recipe.yaml");
+      if (newest && time <= newest_time) continue;
       if (recipe_hash(recipe_of_run(folder)) != hash) continue;
-    } catch (const Error&) {
-      continue;  // of another version of this program
+      newest = folder;
+      newest_time = time;
+    } catch (const std::exception&) {
+      continue;  // of another version of this program, damaged, or not ours to read
     }
-    newest = folder;
-    newest_time = time;
   }
   return newest;
 }

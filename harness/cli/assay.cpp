@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,10 @@ int main(int argc, char** argv) {
   try {
     return assay::flushed(assay::run({argv + 1, argv + argc}));
   } catch (const assay::Error& error) {
+    std::fprintf(stderr, "assay: %s\n", error.what());
+    return assay::exit_code_of(error.kind());
+  } catch (const std::filesystem::filesystem_error& problem) {
+    const auto error = assay::error_of(problem);
     std::fprintf(stderr, "assay: %s\n", error.what());
     return assay::exit_code_of(error.kind());
   } catch (const std::exception& error) {

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "harness/acceptance/run_folder.h"
+#include "harness/cli/read_job.h"
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
 #include "harness/core/event.h"
@@ -28,27 +30,19 @@ namespace assay {
 namespace {
 
 Job job_from_input(const World& world, std::vector<Recipe>& dry_runs) {
-  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-  const Json json = parse_json(text, "job on standard input");
-  Job job;
+  Job job = read_job(std::string{std::istreambuf_iterator<char>(std::cin), {}}, dry_runs);
   job.world = world;
   job.attempt = world.restart_count + 1;
-  job.kind = json.at("kind").get<std::string>();
-  job.options = json.value("options", Json::object());
-  job.folder = json.value("folder", "");
-  if (job.kind == "dry_run") {
-    for (const auto& recipe : json.at("recipes")) dry_runs.push_back(recipe_from_json(recipe));
-  } else if (json.contains("recipe")) {
-    job.recipe = recipe_from_json(json.at("recipe"));
-  }
   return job;
 }
 
-// Hash of the recipe that a rank recorded in this job folder; "" if it recorded none.
-std::string recorded_recipe_hash(const std::filesystem::path& job_folder) {
+// Hash of the recipe that a rank recorded in this job folder; "" if it recorded none that can be read.
+std::string recorded_recipe_hash(const std::filesystem::path& job_folder) try {
   for (const auto& event : read_events(rank_event_file(job_folder, 0))) {
     if (event.value("kind", "") == "run") return event.value("recipe_hash", "");
   }
+  return "";
+} catch (const std::exception&) {
   return "";
 }
 
@@ -73,20 +67,37 @@ int next_attempt(const Job& job) {
   return last + 1;
 }
 
+// The lock of assay train, held by rank 0; if another process has the folder, all ranks hear of it.
+FileDescriptor lock_together(CommunicatorGroup& group, const std::filesystem::path& run_folder) {
+  FileDescriptor lock;
+  const auto outcomes = try_on_all_ranks(group, [&] {
+    if (group.rank() == 0) {
+      make_folders(run_folder);
+      lock = lock_run_folder(run_folder);
+    }
+    return std::string();
+  });
+  if (!outcomes[0].ok) throw Error(outcomes[0].kind, outcomes[0].text);
+  return lock;
+}
+
 // All ranks must write into one folder, and count attempts alike: rank 0 chooses the folder, the furthest rank the
-// number.
-void agree(Job& job, const std::string& asked) {
+// number. The folder is this job's as long as the result lives.
+FileDescriptor agree(Job& job, const std::string& asked) {
   static const SystemClock clock;
   job.communicator = make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock);
   CommunicatorGroup group(*job.communicator);
-  const std::string folder = asked.empty() && group.rank() == 0 ? default_folder(job).string() : asked;
-  job.folder = std::filesystem::path(group.all_gather(folder).front()) / "jobs" / "train-1";
+  const std::string own = asked.empty() && group.rank() == 0 ? default_folder(job).string() : asked;
+  const std::filesystem::path run_folder = group.all_gather(own).front();
+  auto lock = lock_together(group, run_folder);
+  job.folder = run_folder / "jobs" / "train-1";
   for (const auto& attempt : group.all_gather(std::to_string(next_attempt(job)))) {
     job.attempt = std::max(job.attempt, std::stoi(attempt));
   }
+  return lock;
 }
 
-Job job_from_recipe(const World& world, const std::vector<std::string>& arguments, const std::string& output) {
+int run_recipe(const World& world, const std::vector<std::string>& arguments, const std::string& output) {
   if (arguments.empty()) throw Error(ErrorKind::usage, "assay-rank needs a recipe: assay-rank RECIPE [KEY=VALUE ...]");
   ResolveFacts facts;
   facts.world_size = world.world_size;
@@ -94,20 +105,20 @@ Job job_from_recipe(const World& world, const std::vector<std::string>& argument
   Job job;
   job.world = world;
   job.recipe = loaded.recipe;
-  agree(job, output);
+  const auto lock = agree(job, output);
   if (world.rank == 0) {
     for (const auto& warning : loaded.warnings) log_warning(warning);
     log_info("events and checkpoints: " + job.folder.string());
   }
-  return job;
+  return run_train(job);
 }
 
 int run_job(const Job& job, const std::vector<Recipe>& dry_runs) {
   if (job.kind == "train") return run_train(job);
   if (job.kind == "collective") return run_collective_check(job);
   if (job.kind == "verify") return run_verify(job);
-  if (job.kind == "dry_run") return run_dry_run_job(dry_runs);
-  throw Error(ErrorKind::internal, "unknown kind of job: " + job.kind);
+  ASSAY_CHECK(job.kind == "dry_run");
+  return run_dry_run_job(dry_runs);
 }
 
 // torchrun names a file for the words of a failed rank.
@@ -152,7 +163,7 @@ int run(int argc, char** argv) {
     if (parsed.count("job") > 0) return run_job(job_from_input(world, dry_runs), dry_runs);
     std::vector<std::string> arguments;
     if (parsed.count("arguments") > 0) arguments = parsed["arguments"].as<std::vector<std::string>>();
-    return run_job(job_from_recipe(world, arguments, parsed["output"].as<std::string>()), {});
+    return run_recipe(world, arguments, parsed["output"].as<std::string>());
   } catch (...) {
     const Error error = current_error();
     tell_launcher(world, error);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "harness/acceptance/checksums.h"
 #include "harness/acceptance/evaluate.h"
 #include "harness/acceptance/job_recipes.h"
@@ -37,19 +38,14 @@ JobDisplay display_of(const CommandLine& line) {
   return {.echo = !line.has("quiet"), .hidden_streams = line.has("json") ? kHideStdout : 0};
 }
 
-void check_there(const std::string& key, const fs::path& path) {
-  std::error_code code;
-  if (!fs::exists(path, code)) throw Error(ErrorKind::data, key + ": there is no file or folder " + path.string());
-}
-
 /// Begins the run folder of a command, or goes on with an unfinished one, and locks it. Nothing is created for a recipe
 /// whose model folder, data or rank program is not there.
 FileDescriptor open_run_folder(const fs::path& folder, const LoadedRecipe& loaded, bool needs_limits,
                                const std::vector<std::string>& allowed_changes = {}) {
   find_rank_program();
   load_model_config(loaded.recipe.model.path, loaded.recipe.model.config);
-  for (const auto& entry : loaded.recipe.data.path) check_there("data.path", entry.path);
-  if (loaded.recipe.data.eval_path) check_there("data.eval_path", *loaded.recipe.data.eval_path);
+  for (const auto& entry : loaded.recipe.data.path) require_path("data.path", entry.path);
+  if (loaded.recipe.data.eval_path) require_path("data.eval_path", *loaded.recipe.data.eval_path);
   FileDescriptor lock;
   if (is_unfinished(folder)) {
     lock = lock_run_folder(folder);
@@ -210,7 +206,13 @@ int run_train(const CommandLine& line) {
   } else {
     print("run folder: " + folder.string() + "\n");
   }
-  if (failure) log_error(failure->sentence + "\nthis goes on with it:\n  " + resume_command(line, folder));
+  if (failure) {
+    const bool can_go_on = !list_complete(folder / "jobs" / "train-1" / "checkpoints").empty();
+    log_error(failure->sentence +
+              (can_go_on
+                   ? "\nthis goes on with it:\n  " + resume_command(line, folder)
+                   : "\nno checkpoint was saved, so there is nothing to go on with: mend the cause and start again"));
+  }
   return exit_code;
 }
 

@@ -13,8 +13,6 @@
 #include <memory>
 #include <system_error>
 
-#include "harness/core/error.h"
-
 namespace assay {
 namespace {
 
@@ -91,6 +89,19 @@ void open_missing_standard_streams() {
 void throw_errno(const std::string& call, const std::filesystem::path& path) {
   const int code = errno;
   throw Error(ErrorKind::io, call + " " + path.string() + ": " + std::strerror(code));
+}
+
+Error error_of(const std::filesystem::filesystem_error& error) {
+  const auto& code = error.code();
+  const bool impossible = code == std::errc::too_many_symbolic_link_levels || code == std::errc::filename_too_long;
+  return {impossible ? ErrorKind::data : ErrorKind::io, error.path1().string() + ": " + code.message()};
+}
+
+void require_path(const std::string& what, const std::filesystem::path& path) {
+  std::error_code code;
+  if (std::filesystem::exists(path, code)) return;
+  throw Error(ErrorKind::data, what + (code ? ": " + path.string() + ": " + code.message()
+                                            : ": there is no file or folder " + path.string()));
 }
 
 std::string read_text_file(const std::filesystem::path& path) { return std::string(MappedFile(path).bytes()); }

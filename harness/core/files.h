@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "harness/core/error.h"
+
 namespace assay {
 
 /// An owned file descriptor; closed by the destructor, which ignores errors (use close() where they matter).
@@ -50,6 +52,13 @@ void open_missing_standard_streams();
 
 /// Throws Error{io} naming the call, the path and what errno says.
 [[noreturn]] void throw_errno(const std::string& call, const std::filesystem::path& path);
+
+/// What std::filesystem says about a path: Error{data} if the path itself cannot be (a loop of links, too long a name),
+/// else Error{io}.
+Error error_of(const std::filesystem::filesystem_error& error);
+
+/// Throws Error{data} that begins with `what`, the key or option that names the path, if there is nothing to be found.
+void require_path(const std::string& what, const std::filesystem::path& path);
 
 /// The whole file. Throws Error{data} if it does not exist, Error{io} otherwise.
 std::string read_text_file(const std::filesystem::path& path);

@@ -17,9 +17,10 @@ const std::set<std::string>& text_extensions() {
 }
 
 // A file is taken as it is; of a folder all text files below it, sorted by name.
-std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& paths) {
+std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& paths, const std::string& key) {
   std::vector<std::filesystem::path> files;
   for (const auto& path : paths) {
+    require_path(key, path);
     if (!std::filesystem::is_directory(path)) {
       files.push_back(path);
       continue;
@@ -31,9 +32,8 @@ std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem:
       if (entry->is_regular_file() && text_extensions().count(entry->path().extension().string()) > 0)
         found.push_back(entry->path());
     }
-    if (code)
-      throw Error(ErrorKind::data, "data.path: cannot read the folder " + path.string() + ": " + code.message());
-    if (found.empty()) throw Error(ErrorKind::data, "data.path: there is no text file below " + path.string());
+    if (code) throw Error(ErrorKind::data, key + ": cannot read the folder " + path.string() + ": " + code.message());
+    if (found.empty()) throw Error(ErrorKind::data, key + ": there is no text file below " + path.string());
     std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
   }
@@ -43,16 +43,16 @@ std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem:
 class ByteRows final : public RowSource {
  public:
   ByteRows(const std::vector<std::filesystem::path>& paths, std::int64_t sequence_length, bool shuffle,
-           std::int64_t seed)
+           std::int64_t seed, const std::string& key)
       : RowSource(sequence_length), shuffle_(shuffle), seed_(seed) {
-    for (const auto& path : text_files(paths)) {
+    for (const auto& path : text_files(paths, key)) {
       files_.emplace_back(path);
       names_ += path.string() + "\n";
       ends_.push_back(num_tokens() + static_cast<std::int64_t>(files_.back().bytes().size()));
     }
     num_rows_ = num_tokens() / sequence_length;
     if (num_rows_ == 0) {
-      throw Error(ErrorKind::data, "data.path " + (paths.empty() ? std::string() : paths.front().string()) + " holds " +
+      throw Error(ErrorKind::data, key + " " + (paths.empty() ? std::string() : paths.front().string()) + " holds " +
                                        std::to_string(num_tokens()) +
                                        " tokens, less than one row of data.sequence_length " +
                                        std::to_string(sequence_length));
@@ -124,8 +124,8 @@ class ByteRows final : public RowSource {
 }  // namespace
 
 std::unique_ptr<RowSource> make_byte_rows(const std::vector<std::filesystem::path>& paths, std::int64_t sequence_length,
-                                          bool shuffle, std::int64_t seed) {
-  return std::make_unique<ByteRows>(paths, sequence_length, shuffle, seed);
+                                          bool shuffle, std::int64_t seed, const std::string& key) {
+  return std::make_unique<ByteRows>(paths, sequence_length, shuffle, seed, key);
 }
 
 }  // namespace assay

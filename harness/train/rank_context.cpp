@@ -6,7 +6,9 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 
+#include "harness/core/files.h"
 #include "harness/core/memory_scope.h"
 
 namespace assay {
@@ -95,6 +97,8 @@ Error current_error() {
     throw;
   } catch (const Error& error) {
     return error;
+  } catch (const std::filesystem::filesystem_error& error) {
+    return error_of(error);
   } catch (const c10::OutOfMemoryError& error) {
     return {ErrorKind::memory,
             first_line(error.what_without_backtrace()) +

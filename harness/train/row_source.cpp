@@ -81,7 +81,8 @@ std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe, std::int64_t v
     throw Error(ErrorKind::recipe,
                 "data.eval_path " + *recipe.data.eval_path + " is read as text, so data.format must be text");
   }
-  auto source = make_byte_rows({*recipe.data.eval_path}, recipe.data.sequence_length, /*shuffle=*/false, recipe.seed);
+  auto source = make_byte_rows({*recipe.data.eval_path}, recipe.data.sequence_length, /*shuffle=*/false, recipe.seed,
+                               "data.eval_path");
   check_vocabulary(*source, vocab_size);
   return source;
 }

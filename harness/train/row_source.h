@@ -71,9 +71,10 @@ std::unique_ptr<RowSource> make_synthetic_rows(std::int64_t sequence_length, std
                                                std::int64_t seed);
 
 /// Bytes of text files, cut into rows without overlap; a tail shorter than a row is not used. With `shuffle` each epoch
-/// has an order of its own, a function of seed and epoch alone; a step may span two epochs.
+/// has an order of its own, a function of seed and epoch alone; a step may span two epochs. Errors name `key`, the
+/// recipe's for these paths.
 std::unique_ptr<RowSource> make_byte_rows(const std::vector<std::filesystem::path>& paths, std::int64_t sequence_length,
-                                          bool shuffle, std::int64_t seed);
+                                          bool shuffle, std::int64_t seed, const std::string& key = "data.path");
 
 /// Another program's run: safetensors with input_ids and labels int64 [step, micro-step, row, length], in that order.
 std::unique_ptr<RowSource> make_batch_rows(const std::filesystem::path& path, const Recipe& recipe, int world_size);

@@ -122,6 +122,7 @@ TEST(RunFolder, TheNewestUnfinishedTrainingOfTheSameRecipeIsFound) {
   begin("other_recipe", tiny({"seed=1"}), 1);
   write_checksums(begin("finished", tiny(), 2));
   write_file_durably(begin("acceptance", tiny(), 3) / "results.jsonl", "");
+  fs::create_symlink(folder.path / "loop", folder.path / "loop");
   EXPECT_EQ(find_unfinished_training(folder.path, hash), newer);
   EXPECT_FALSE(find_unfinished_training(folder.path / "nowhere", hash));
 }

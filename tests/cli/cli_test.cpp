@@ -67,6 +67,8 @@ TEST(Cli, UsageMistakesEndWithTwoAndNameTheNearest) {
       {{"validate", kTiny, "--nproc-per-node", "two"},
        "parallel.nproc_per_node: two is given, expected is a whole number"},
       {{"validate", "/nonexistent.yaml"}, "/nonexistent.yaml"},
+      {{"show", std::string(300, 'x')}, std::string(300, 'x') + ": File name too long"},
+      {{"report", std::string(300, 'x')}, std::string(300, 'x')},
   };
   for (const auto& [words, text] : cases) {
     const auto result = assay_program(words);

@@ -118,6 +118,29 @@ TEST(Files, Sha256IsTheStandardOne) {
   EXPECT_EQ(sha256_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+TEST(Files, PathsThatCannotBeAreMistakesOfTheUser) {
+  const TemporaryFolder folder;
+  const auto loop = folder.path / "loop";
+  std::filesystem::create_symlink(loop, loop);
+  for (const auto& path : {loop, folder.path / std::string(300, 'x'), folder.path / "none"}) {
+    try {
+      require_path("data.path", path);
+      FAIL() << path;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_TRUE(std::string(error.what()).starts_with("data.path: ")) << error.what();
+      EXPECT_NE(std::string(error.what()).find(path.string()), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_NO_THROW(require_path("data.path", folder.path));
+  const auto kind_of = [&](std::errc code) {
+    return error_of(std::filesystem::filesystem_error("status", loop, std::make_error_code(code))).kind();
+  };
+  EXPECT_EQ(kind_of(std::errc::too_many_symbolic_link_levels), ErrorKind::data);
+  EXPECT_EQ(kind_of(std::errc::filename_too_long), ErrorKind::data);
+  EXPECT_EQ(kind_of(std::errc::no_space_on_device), ErrorKind::io);
+}
+
 TEST(Errors, KindsDecideTheExitCode) {
   EXPECT_EQ(exit_code_of(ErrorKind::data), 2);
   EXPECT_EQ(exit_code_of(ErrorKind::memory), 1);

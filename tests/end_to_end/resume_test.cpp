@@ -92,6 +92,18 @@ TEST_F(Resume, ADamagedCheckpointIsPassedOverAndSaidSo) {
   expect_same_training(job("straight"), job("killed"), 2);
 }
 
+TEST_F(Resume, ADamagedJobFileIsWrittenAgain) {
+  train("straight", kUnhurried);
+  train_until_killed("killed", 12, 2, kUnhurried);
+  std::ofstream(job("killed") / "job.json") << "{\"kind\": \"tr";
+  const auto result = assay(command("train", "killed", kUnhurried));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr((job("killed") / "job.json").string() + " is damaged and is written again"));
+  EXPECT_EQ(restored_step("killed"), 10);
+  EXPECT_EQ(last_event(job("killed"), 0, "run")["attempt"], 2);
+  expect_same_training(job("straight"), job("killed"), 2);
+}
+
 TEST_F(Resume, AnotherRecipeIsRefusedUntilTheChangeIsAllowed) {
   const auto options = kUnhurried + Words{"parallel.nproc_per_node=1"};
   train_until_killed("killed", 12, 1, options);

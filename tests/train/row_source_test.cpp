@@ -53,6 +53,32 @@ TEST(ByteRows, MissingAndTooShortTextsAreRefused) {
   EXPECT_THROW(make_byte_rows({folder.path / "none.txt"}, 4, false, 1), Error);
 }
 
+TEST(ByteRows, ErrorsNameTheKeyOfThePath) {
+  const TemporaryFolder folder;
+  write(folder.path / "short.txt", "abc");
+  std::filesystem::create_directories(folder.path / "empty");
+  std::filesystem::create_symlink(folder.path / "loop", folder.path / "loop");
+  for (const char* name : {"short.txt", "none.txt", "empty", "loop"}) {
+    Recipe recipe;
+    recipe.data.format = DataFormat::text;
+    recipe.data.path = {{(folder.path / name).string(), 1}};
+    recipe.data.eval_path = (folder.path / name).string();
+    const auto said = [&](auto make) {
+      try {
+        make();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::data);
+        return std::string(error.what());
+      }
+      return std::string("nothing");
+    };
+    const auto in_training = said([&] { make_row_source(recipe, 1, 256); });
+    EXPECT_THAT(in_training, testing::AllOf(testing::StartsWith("data.path"), testing::HasSubstr(name)));
+    const auto in_evaluation = said([&] { make_eval_source(recipe, 256); });
+    EXPECT_THAT(in_evaluation, testing::AllOf(testing::StartsWith("data.eval_path"), testing::HasSubstr(name)));
+  }
+}
+
 // A05, A07: each epoch is a permutation of its own, a function of seed and epoch alone.
 TEST(ByteRows, EveryRowOncePerEpochInAnOrderOfItsOwn) {
   const auto first = epoch_order(40, 42, 0);
