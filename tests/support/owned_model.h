@@ -16,14 +16,14 @@
 
 namespace assay {
 
+struct ModelDtypes {
+  at::ScalarType weights = at::kFloat;
+  std::optional<at::ScalarType> gradients = at::kFloat;  ///< nullopt: none beforehand
+};
+
 // A model whose parameters own their memory, as the sharding would give them it: gradients are views of flat buffers.
 struct OwnedModel {
-  struct Dtypes {
-    at::ScalarType weights = at::kFloat;
-    std::optional<at::ScalarType> gradients = at::kFloat;  ///< nullopt: none beforehand
-  };
-
-  explicit OwnedModel(const ModelConfig& config, const TransformerOptions& options = {}, Dtypes dtypes = {},
+  explicit OwnedModel(const ModelConfig& config, const TransformerOptions& options = {}, ModelDtypes dtypes = {},
                       std::unique_ptr<Device> on = make_cpu_device(1))
       : device(std::move(on)), model(config, options, *device) {
     const auto zeros = [&](at::IntArrayRef shape, at::ScalarType dtype) {
