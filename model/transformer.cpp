@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "harness/core/error.h"
-#include "model/run_backward.h"
 
 namespace assay {
 namespace {
@@ -178,7 +177,7 @@ at::Tensor Transformer::loss(const at::Tensor& input_ids, const at::Tensor& targ
 }
 
 void Transformer::backward(const at::Tensor& loss) const {
-  run_backward(loss);
+  loss.backward();
   if (hooks_ != nullptr) hooks_->after_backward(0);
 }
 
