@@ -200,6 +200,28 @@ TEST_P(PublishedModel, GivesTheLogitsLossAndGradientsOfTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Transformers, PublishedModel, ::testing::Values("llama_gqa", "llama_tied_rope3"));
 
+// In bf16 transformers' own logits are off from its fp32 ones by so much (case.json there): ours may be off by twice
+// that at most, by one and a half times in the mean, and not by nothing.
+TEST(Transformer, LogitsInBf16AreAsFarFromFp32AsThoseOfTransformers) {
+  const auto folder = data_folder() / "models" / "llama_gqa";
+  const Json stored = parse_json(read_text_file(folder / "case.json"), "case.json")["bf16"]["diff_to_fp32"];
+  const SafetensorsFile expected(folder / "expected.safetensors");
+  const auto read = [&](const char* name) {
+    const TensorInfo& info = *expected.find(name);
+    return tensor_over(info, expected.bytes(info));
+  };
+  TransformerOptions options;
+  options.sequence_length = read("input_ids").size(1);
+  OwnedModel owned(load_model_config(folder), options, {at::kBFloat16, at::kFloat});
+  load_model_weights(owned.model, folder);
+  const at::Tensor logits = owned.model.logits(read("input_ids"));
+  EXPECT_EQ(logits.scalar_type(), at::kFloat);
+  const at::Tensor difference = (logits - read("logits")).abs();
+  EXPECT_LE(difference.max().item<double>(), 2 * stored["max_abs"].get<double>());
+  EXPECT_LE(difference.mean().item<double>(), 1.5 * stored["mean_abs"].get<double>());
+  EXPECT_GT(difference.mean().item<double>(), stored["mean_abs"].get<double>() / 10);
+}
+
 // Tied: the head's gradient and the embedding's are one tensor. Each part is what an untied twin has by itself.
 TEST(Transformer, ATiedEmbeddingHasOneGradient) {
   ModelConfig config = small_model_config();

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "harness/core/error.h"
 #include "tests/support/owned_model.h"
 #include "tests/support/step_inputs.h"
 
@@ -179,6 +180,59 @@ TEST(UnitHooks, WeightsAndGradientsAreNeededOnlyWhereTheySay) {
         EXPECT_TRUE(at::equal(hooks.gradients[parameter->name], parameter->value.grad())) << parameter->name;
       }
     }
+  }
+}
+
+// Throws at its n-th call.
+class ThrowingHooks final : public UnitHooks {
+ public:
+  explicit ThrowingHooks(int calls_left) : calls_left_(calls_left) {}
+  void before_forward(std::size_t /*unit*/) override { count(); }
+  void after_forward(std::size_t /*unit*/, const at::Tensor& /*output*/) override { count(); }
+  void before_gradients(std::size_t /*unit*/) override { count(); }
+  void before_backward(std::size_t /*unit*/) override { count(); }
+  void after_backward(std::size_t /*unit*/) override { count(); }
+  void before_recompute(std::size_t /*unit*/) override { count(); }
+  void after_recompute(std::size_t /*unit*/) override { count(); }
+
+ private:
+  void count() {
+    if (calls_left_-- == 0) throw Error(ErrorKind::communication, "a rank is gone");
+  }
+  int calls_left_;
+};
+
+TEST(UnitHooks, WhatTheyThrowArrivesAndTheNextStepIsRight) {
+  const StepInputs inputs(2, 16, 300, 1);
+  OwnedModel owned(config_of(false), options_of(BlockCheckpointing::selective));
+  owned.initialize(7);
+  const auto step = [&] {
+    owned.zero_gradients();
+    owned.model.backward(owned.model.loss(inputs.ids, inputs.targets, inputs.weights));
+    std::vector<at::Tensor> gradients;
+    for (const auto* parameter : owned.parameters()) gradients.push_back(parameter->value.grad().clone());
+    return gradients;
+  };
+  const auto expected = step();
+  // 8 calls before and after forward, 1 before gradients, 8 in backward, 4 around what is computed again.
+  constexpr int kNumCalls = 21;
+  for (int call = 0; call <= kNumCalls; ++call) {
+    SCOPED_TRACE(call);
+    ThrowingHooks hooks(call);
+    owned.model.set_hooks(&hooks);
+    if (call < kNumCalls) {
+      try {
+        step();
+        FAIL() << "did not throw";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::communication);
+      }
+    } else {
+      EXPECT_NO_THROW(step());
+    }
+    owned.model.set_hooks(nullptr);
+    const auto gradients = step();
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(gradients[i], expected[i]));
   }
 }
 
