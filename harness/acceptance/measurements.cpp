@@ -59,9 +59,10 @@ Throughput throughput_of(const JobRecord& job, int attempt) {
     return result;
   }
   const auto step_seconds = slowest(job, "step", "step_seconds", attempt);
+  const auto recompute_seconds = slowest(job, "step", "recompute_seconds", attempt);
   const auto save_seconds = slowest(job, "step", "save_seconds", attempt);
   const auto eval_seconds = slowest(job, "eval", "seconds", attempt);
-  std::vector<double> times;
+  std::vector<double> times, recompute_times;
   std::optional<double> slots = 0, real = 0, trained = 0;
   double step_time = 0, other_time = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -76,6 +77,7 @@ Throughput throughput_of(const JobRecord& job, int attempt) {
       return result;
     }
     times.push_back(seconds);
+    if (recompute_seconds.contains(step)) recompute_times.push_back(recompute_seconds.at(step));
     step_time += seconds;
     other_time += value_or_zero(save_seconds, step) + value_or_zero(eval_seconds, step);
     add(slots, number_in(steps[i], "tokens"));
@@ -84,6 +86,7 @@ Throughput throughput_of(const JobRecord& job, int attempt) {
   }
   const auto num_timed = static_cast<double>(times.size());
   result.step_seconds = median_of(times);
+  result.recompute_seconds = median_of(recompute_times);
   auto per_second = [&](std::optional<double> tokens) -> std::optional<double> {
     return tokens ? std::optional(*tokens / num_timed / *result.step_seconds) : std::nullopt;
   };
@@ -164,7 +167,7 @@ CheckpointFigures checkpoint_figures_of(const JobRecord& job) {
       bytes[key] += number_in(event, "bytes").value_or(0);
     }
   }
-  std::vector<double> times;
+  std::vector<double> times, recompute_times;
   for (const auto& [key, seconds] : save_seconds) times.push_back(seconds);
   figures.save_seconds = median_of(times);
   if (!bytes.empty() && bytes.rbegin()->second > 0) figures.bytes = bytes.rbegin()->second;

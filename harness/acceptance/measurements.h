@@ -16,6 +16,7 @@ inline constexpr int kWarmupSteps = 3;
 /// Speed of one attempt. A step is as slow as its slowest rank. Tokens and time are those of the same steps.
 struct Throughput {
   std::optional<double> step_seconds;               ///< median without warm-up, evaluation and saves
+  std::optional<double> recompute_seconds;          ///< the same of recomputation for activation checkpointing
   std::optional<double> tokens_per_second;          ///< slots (rows x length, padding included): the headline figure
   std::optional<double> real_tokens_per_second;     ///< without padding
   std::optional<double> trained_tokens_per_second;  ///< those with a label

@@ -13,31 +13,35 @@ namespace assay {
 /// a process that is killed leaves whole lines; what a full disk or a power cut left of one is removed before the next.
 /// Kinds and fields:
 ///
-///   run        at the start of an attempt: "job", "pid", "host", "world_size", "device", "backend", "num_threads",
-///              "parameters", "trainable_parameters", "model_flops_per_token", "flops_convention", "versions",
-///              "recipe_hash", "resumed_from" (checkpoint folder or null), "state_hash" and "parameters_hash" (after
-///              load or restore), "param_dtype" (fp32, bf16 or fp16: of the parameters as they are in memory, not as
-///              asked)
-///   option     "name", "asked", "used": a setting that was decided while running, e.g. the attention kernel
-///   phase      "phase" (load, restore, save, train, or a name of Phase), "seconds", "peak_allocated_bytes": it ended
-///   step       as in the contract, and "real_tokens" (of the whole global batch, without padding). "step_seconds" is
-///   the
-///              wall time from loading the batches to the end of the update, without evaluation and "save_seconds"
-///   eval       "loss", "tokens", "seconds"
-///   memory     at the end of an attempt: "measured_allocated_bytes", "by_category", "by_phase", and null fields with
-///   reasons checkpoint "path", "saved_step", "seconds", "bytes" (written by this rank), "reason" (interval, end,
-///   signal); or
-///              "restored": true, "path", "restored_step", "seconds"
-///   collective "operation", "bytes", "elements", "num_wrong", "seconds", "max_abs_error", "device", "gpu",
-///   "memory_bytes" check      a measurement that a stage made itself: "name", "measured", ... error      "error"
-///   (kind), "message", "phase" end        "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters,
-///   optimizer state, counters), "parameters_hash",
-///              "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps without waits
-///              for data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"
-///   A launcher (rank -1) writes for each attempt: run; error with "failed_rank" for each failure; end "exit_code",
-///   "interrupted_by" (null or signal), "seconds", "root_cause" (null or a failure); a failure is "rank", "host",
-///   "pid", "exit_code", "signal", "phase", "step", "reason", "error" (kind), "message", "time", "sentence" (all of it
-///   in words). And check "name": "planned_kill", "victim", "signal" before a rank is killed on purpose.
+/// - run: at the start of an attempt: "job", "pid", "host", "world_size", "device", "backend", "num_threads",
+///   "parameters", "trainable_parameters", "model_flops_per_token", "flops_convention", "versions", "recipe_hash",
+///   "resumed_from" (checkpoint folder or null), "state_hash" and "parameters_hash" (after load or restore; of what
+///   this rank owns), "param_dtype" (fp32, bf16 or fp16: of the parameters as they are in memory, not as asked),
+///   "state_bytes_per_parameter" (of this rank: weights, gradients, masters and moments)
+/// - option: "name", "asked", "used": a setting that was decided while running, e.g. the attention kernel
+/// - phase: "phase" (load, restore, save, train, or a name of Phase), "seconds", "peak_allocated_bytes": it ended
+/// - step: as in the contract, and "real_tokens" (of the whole global batch, without padding), "loss_scale",
+///   "overflowed" (fp16 gradients were not finite under that scale: skipped), "recompute_seconds" (part of backward,
+///   for activation checkpointing). "step_seconds" is the wall time from loading the batches to the end of the update,
+///   without evaluation and "save_seconds"; forward, backward and optimizer seconds are without waiting for
+///   communication
+/// - eval: "loss", "tokens", "seconds"
+/// - memory: at the end of an attempt: "measured_allocated_bytes", "by_category", "by_phase", and null fields with
+///   reasons
+/// - checkpoint: "path", "saved_step", "seconds", "bytes" (written by this rank), "reason" (interval, end, signal); or
+///   "restored": true, "path", "restored_step", "seconds"
+/// - collective: "operation", "bytes", "elements", "num_wrong", "seconds", "max_abs_error", "device", "gpu",
+///   "memory_bytes"
+/// - check: a measurement that a stage made itself: "name", "measured", ...
+/// - error: "error" (kind), "message", "phase"
+/// - end: "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters),
+///   "parameters_hash", "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps
+///   without waits for data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"
+///
+/// A launcher (rank -1) writes for each attempt: run; error with "failed_rank" for each failure; end "exit_code",
+/// "interrupted_by" (null or signal), "seconds", "root_cause" (null or a failure); a failure is "rank", "host", "pid",
+/// "exit_code", "signal", "phase", "step", "reason", "error" (kind), "message", "time", "sentence" (all of it in
+/// words). And check "name": "planned_kill", "victim", "signal" before a rank is killed on purpose.
 class EventWriter {
  public:
   /// Opens for appending, after the last whole line; creates the file. Throws Error{io}. `rank` is -1 for the launcher.

@@ -91,7 +91,10 @@ std::string baseline(const Json& report) {
   line("Model", cell(recipe["model"]["path"]) + ", overrides " + cell(recipe["model"]["config"]));
   line("Mode", cell(recipe["mode"]));
   line("Precision (weights and compute)", cell(train["precision"]));
-  line("Optimizer and sharding", cell(recipe["optimizer"]["name"]) + ", strategy " + cell(parallel["strategy"]));
+  line("Optimizer, moments, sharding", cell(recipe["optimizer"]["name"]) + ", moments in " +
+                                           cell(recipe["optimizer"]["moment_dtype"]) + ", strategy " +
+                                           cell(parallel["strategy"]));
+  line("State, bytes a parameter and rank (measured)", number_of(report["memory_of_states"], "bytes_per_parameter"));
   line("Sequence length", cell(recipe["data"]["sequence_length"]));
   line("Micro batch, accumulation, global batch", cell(train["micro_batch_size"]) + ", " +
                                                       cell(train["gradient_accumulation_steps"]) + ", " +
@@ -174,6 +177,13 @@ std::string figures(const Json& report) {
   text += row({"Tokens a step", "slots " + number_of(speed["tokens_per_step"], "slots") + ", real " +
                                     number_of(speed["tokens_per_step"], "real") + ", trained " +
                                     number_of(speed["tokens_per_step"], "trained")});
+  const auto& checkpointing = report["activation_checkpointing"];
+  text += "\n## Activation checkpointing\n\n" +
+          header({"Mode", "Peak without it (dry run)", "Memory saved", "Recomputing, seconds a step",
+                  "Share of the step"}) +
+          row({cell(checkpointing["mode"]), bytes_of(checkpointing, "peak_bytes_without"),
+               bytes_of(checkpointing, "saved_bytes"), number_of(checkpointing, "recompute_seconds"),
+               number_of(checkpointing, "share_of_step")});
   const auto& loss = report["loss"];
   text += "\n## Loss\n\n" + header({"First", "Last", "Slope a step", "Evaluation"}) +
           row({number_of(loss, "first"), number_of(loss, "last"), number_of(loss, "slope"), number_of(loss, "eval")});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "harness/acceptance/estimate.h"
 #include "harness/acceptance/measurements.h"
 #include "harness/core/files.h"
 #include "harness/recipe/enum_names.h"
@@ -102,6 +103,20 @@ Json throughput_json(const RunRecord& run) {
   json["excluded_steps"] = figures.excluded_steps;
   json["excluded_phases"] = {"evaluation", "save"};
   json["job"] = job.name;
+  return json;
+}
+
+/// Memory saved beside time spent. The time is that of recomputing alone, measured in the run.
+Json checkpointing_json(const RunRecord& run) {
+  Json json = checkpointing_estimate(run.recipe, run.estimate);
+  const auto& job = undisturbed_job(run);
+  const auto figures = throughput_of(job, job.last_attempt());
+  const bool off = run.recipe.train.activation_checkpointing == ActivationCheckpointing::none;
+  const bool timed = !off && figures.recompute_seconds && figures.step_seconds;
+  const std::string reason = off ? "train.activation_checkpointing is none" : kNotMeasured;
+  set_or_null(json, "recompute_seconds", timed ? figures.recompute_seconds : std::nullopt, reason);
+  set_or_null(json, "share_of_step",
+              timed ? std::optional(*figures.recompute_seconds / *figures.step_seconds) : std::nullopt, reason);
   return json;
 }
 
@@ -228,9 +243,15 @@ Json make_report(const RunRecord& run, const std::vector<Result>& results) {
   if (report["worst_margin"].is_null()) report["worst_margin_reason"] = "no check has a limit other than 0";
   report["memory"] = memory_of(run);
   if (report["memory"].empty()) report["memory_reason"] = "no training job was started";
+  const auto& states_of = undisturbed_job(run);
+  const Json* start = states_of.world_size() > 0 ? states_of.last(0, "run", states_of.last_attempt()) : nullptr;
+  report["memory_of_states"] = Json::object();
+  set_or_null(report["memory_of_states"], "bytes_per_parameter", number_in(start, "state_bytes_per_parameter"),
+              kNotMeasured);
   report["formula"] = member_of(run.estimate, "formula") ? *member_of(run.estimate, "formula") : Json();
   if (report["formula"].is_null()) report["formula_reason"] = "there is no estimate";
   report["throughput"] = throughput_json(run);
+  report["activation_checkpointing"] = checkpointing_json(run);
   report["loss"] = loss_json(run);
   report["utilization"] = utilization_json(run);
   if (report["utilization"].empty()) report["utilization_reason"] = "no training job was started";

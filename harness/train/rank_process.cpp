@@ -98,6 +98,7 @@ class RankProcess {
   void restore();
   bool may_change(const std::string& key) const;
   void check_recipe(const Manifest& manifest) const;
+  double state_bytes() const;
   void write_run_event();
   void record(const StepRecord& record);
   void evaluate(std::int64_t step);
@@ -130,9 +131,10 @@ void RankProcess::load() {
                                              [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }});
   check_data_is_equal();
   if (job_.recipe.model.init == ModelInit::load) {
-    load_model_weights(
-        trainer_->model(), job_.recipe.model.path,
-        [this](std::size_t unit, std::size_t i, const at::Tensor& values) { trainer_->write_parameter(unit, i, values); });
+    load_model_weights(trainer_->model(), job_.recipe.model.path,
+                       [this](std::size_t unit, std::size_t i, const at::Tensor& values) {
+                         trainer_->write_parameter(unit, i, values);
+                       });
     trainer_->publish_parameters();
   } else {
     trainer_->initialize_parameters();
@@ -200,6 +202,15 @@ void RankProcess::restore() {
   if (leads()) log_info("resumed from " + restored->path.string());
 }
 
+double RankProcess::state_bytes() const {
+  const auto& bytes = ledger_.by_category();
+  std::int64_t sum = 0;
+  for (const auto category : {MemoryCategory::parameters, MemoryCategory::gradients, MemoryCategory::optimizer}) {
+    sum += bytes[static_cast<std::size_t>(category)];
+  }
+  return static_cast<double>(sum);
+}
+
 void RankProcess::write_run_event() {
   std::int64_t parameters = 0;
   std::int64_t trainable = 0;
@@ -221,6 +232,7 @@ void RankProcess::write_run_event() {
                         {"parameters", parameters},
                         {"trainable_parameters", trainable},
                         {"param_dtype", name_of_dtype(dtype)},
+                        {"state_bytes_per_parameter", state_bytes() / static_cast<double>(parameters)},
                         {"model_flops_per_token", config_.model_flops_per_token(job_.recipe.data.sequence_length)},
                         {"flops_convention", kFlopsConvention},
                         {"versions", versions()},
