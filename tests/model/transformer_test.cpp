@@ -213,7 +213,7 @@ TEST(Transformer, LogitsInBf16AreAsFarFromFp32AsThoseOfTransformers) {
   TransformerOptions options;
   options.sequence_length = read("input_ids").size(1);
   OwnedModel owned(load_model_config(folder), options, {at::kBFloat16, at::kFloat});
-  load_model_weights(owned.model, folder);
+  owned.load(folder);
   const at::Tensor logits = owned.model.logits(read("input_ids"));
   EXPECT_EQ(logits.scalar_type(), at::kFloat);
   const at::Tensor difference = (logits - read("logits")).abs();
