@@ -2,6 +2,8 @@
 
 step    CPU time of one training step on one thread, three model sizes, beside peers/torch_step.py
 launch  wall time of a whole two-process job of three steps, beside torchrun and DDP
+dist    wall time of one step of two processes under ddp and fsdp, beside DDP and FSDP2
+bf16    CPU time of one step in bf16 beside our own in fp32
 
 ASSAY_PEER_PYTHON is a Python with torch 2.11. bench/README.md says how the figures are made and read.
 """
@@ -16,7 +18,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ASSAY = ROOT / "build/bin/assay"
+ASSAY = pathlib.Path(os.environ.get("ASSAY_PROGRAM", ROOT / "build/bin/assay"))
 PEERS = ROOT / "bench/peers"
 WARMUP_STEPS = 3
 TIMEOUT_SECONDS = 600
@@ -27,7 +29,11 @@ STEP_CASES = {
     "tiny": (20, "--preset tiny", 1.05),
     "25m": (10, "--preset 25m", 0.97),
 }
+# strategy: (mode of the peer, highest good ratio)
+DIST_CASES = {"ddp": ("ddp", 1.0), "fsdp": ("fsdp2", 0.8)}
+DIST_STEPS = 8
 LAUNCH_TARGET = 0.25
+BF16_TARGET = 2.5
 
 
 class Failed(Exception):
@@ -57,12 +63,17 @@ def train(recipe, *overrides):
     return [event for event in map(json.loads, lines) if event["kind"] == "step"], seconds
 
 
-def our_step(size):
-    steps = STEP_CASES[size][0] + WARMUP_STEPS
-    events, _ = train(f"step_{size}", f"train.max_steps={steps}")
+def our_steps(recipe, num_steps, field, *overrides):
+    """Median over the steps of one field of rank 0's step events."""
+    steps = num_steps + WARMUP_STEPS
+    events, _ = train(recipe, f"train.max_steps={steps}", *overrides)
     if len(events) != steps:
         raise Failed(f"assay train recorded {len(events)} steps instead of {steps}")
-    return statistics.median(event["cpu_seconds"] for event in events[WARMUP_STEPS:])
+    return statistics.median(event[field] for event in events[WARMUP_STEPS:])
+
+
+def our_step(size, *overrides):
+    return our_steps(f"step_{size}", STEP_CASES[size][0], "cpu_seconds", *overrides)
 
 
 def peer_step(python, size):
@@ -72,13 +83,41 @@ def peer_step(python, size):
     return json.loads(output.splitlines()[-1])["step_cpu_s"]
 
 
+def torchrun_two(python, mode, preset, *arguments):
+    return run([python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, PEERS / "dist_step.py",
+                "--mode", mode, "--preset", preset, *arguments])
+
+
+def our_dist_step(strategy):
+    return our_steps("step_25m", DIST_STEPS, "step_seconds", "parallel.nproc_per_node=2",
+                     f"parallel.strategy={strategy}")
+
+
+def peer_dist_step(python, mode):
+    output, _ = torchrun_two(python, mode, "25m", "--batch", 4, "--threads", 1, "--rounds", 1, "--steps", DIST_STEPS,
+                             "--warmup", WARMUP_STEPS - 1)
+    return json.loads(output.splitlines()[-1])["step_s"]
+
+
 def our_launch():
     return train("step_tiny", "train.max_steps=3", "parallel.nproc_per_node=2")[1]
 
 
 def peer_launch(python):
-    return run([python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, PEERS / "dist_step.py",
-                "--mode", "ddp", "--preset", "tiny", "--warmup", 2, "--rounds", 0])[1]
+    return torchrun_two(python, "ddp", "tiny", "--warmup", 2, "--rounds", 0)[1]
+
+
+def all_cases(python):
+    """name: (group, ours, peer, target); ours and peer are measured by a call."""
+    cases = {}
+    for size, (_, _, target) in STEP_CASES.items():
+        cases[size] = ("step", lambda size=size: our_step(size), lambda size=size: peer_step(python, size), target)
+    cases["launch"] = ("launch", our_launch, lambda: peer_launch(python), LAUNCH_TARGET)
+    for strategy, (mode, target) in DIST_CASES.items():
+        cases[strategy] = ("dist", lambda strategy=strategy: our_dist_step(strategy),
+                           lambda mode=mode: peer_dist_step(python, mode), target)
+    cases["bf16"] = ("bf16", lambda: our_step("25m", "train.precision=bf16"), lambda: our_step("25m"), BF16_TARGET)
+    return cases
 
 
 def compare(name, rounds, ours, peer, target):
@@ -97,28 +136,24 @@ def compare(name, rounds, ours, peer, target):
 
 
 def main():
+    cases = all_cases(os.environ.get("ASSAY_PEER_PYTHON", sys.executable))
+    known = list(dict.fromkeys([group for group, *_ in cases.values()] + list(cases)))
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="step|launch|" + "|".join(STEP_CASES), help="all, if none is named")
+    parser.add_argument("cases", nargs="*", metavar="|".join(known), help="all, if none is named")
     parser.add_argument("--rounds", type=int, default=9, help="ABBA rounds of each case (9)")
     parser.add_argument("--json", action="store_true", help='last line {"case": ratio}')
     options = parser.parse_args()
-    python = os.environ.get("ASSAY_PEER_PYTHON", sys.executable)
-    names = []
-    for case in options.cases or ["step", "launch"]:
-        if case not in ("step", "launch", *STEP_CASES):
+    for case in options.cases:
+        if case not in known:
             parser.error(f"there is no case {case!r}")
-        names += [name for name in (STEP_CASES if case == "step" else [case]) if name not in names]
 
     print(f"{'case':<8}{'ours s':>12}{'peer s':>12}{'ratio':>9}{'min':>9}{'max':>9}{'target':>9}", flush=True)
     ratios = {}
-    for name in names:
-        if name == "launch":
-            ratio = compare(name, options.rounds, our_launch, lambda: peer_launch(python), LAUNCH_TARGET)
-        else:
-            ratio = compare(name, options.rounds, lambda: our_step(name), lambda: peer_step(python, name),
-                            STEP_CASES[name][2])
-        ratios[name] = round(ratio, 4)
+    for name, (group, ours, peer, target) in cases.items():
+        if options.cases and name not in options.cases and group not in options.cases:
+            continue
+        ratios[name] = round(compare(name, options.rounds, ours, peer, target), 4)
     if options.json:
         print(json.dumps(ratios))
 

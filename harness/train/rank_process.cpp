@@ -245,6 +245,11 @@ void RankProcess::write_run_event() {
   events_.write("option", {{"name", "model.attention"},
                            {"asked", name_of(job_.recipe.model.attention)},
                            {"used", ops::name_of(trainer_->model().options().attention)}});
+  if (dtype != at::kFloat) {
+    events_.write("option", {{"name", "train.precision"},
+                             {"asked", name_of(job_.recipe.train.precision)},
+                             {"used", name_of_dtype(dtype) + " weights, matrix products in fp32 (cpu)"}});
+  }
 }
 
 void RankProcess::record(const StepRecord& record) {

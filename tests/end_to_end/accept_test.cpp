@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <set>
+#include <sstream>
 
 #include "tests/end_to_end/end_to_end.h"
 
@@ -127,6 +128,27 @@ void expect_whole_folder(const std::filesystem::path& folder, const std::string&
   const auto again = run_program(assay, {"validate", "--json", folder / "recipe.yaml"});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(again.out, run_program(assay, {"validate", "--json", recipe}).out);
+}
+
+TEST_F(Accept, EveryStrategyIsAccepted) {
+  for (const char* words : {"parallel.strategy=zero1 train.precision=bf16",
+                            "parallel.strategy=zero2 train.precision=fp16 train.activation_checkpointing=selective",
+                            "parallel.strategy=fsdp train.precision=pure_bf16 train.activation_checkpointing=full"}) {
+    const auto output = "run" + std::to_string(std::hash<std::string>()(words));
+    Words more;
+    std::istringstream text(words);
+    for (std::string word; text >> word;) more.push_back(word);
+    const auto result = assay(command("accept", output, more));
+    ASSERT_EQ(result.exit_code, 0) << words << "\n" << result.out << result.err;
+    const auto written = report(output);
+    EXPECT_EQ(written["verdict"], "accepted");
+    for (const auto& row : written["memory"])
+      EXPECT_EQ(row["measured_allocated_bytes"], row["dry_run_allocated_bytes"]) << words;
+    const Json& checkpointing = written["activation_checkpointing"];
+    const bool on = std::string(words).find("checkpointing") != std::string::npos;
+    EXPECT_EQ(checkpointing["saved_bytes"].is_null(), !on) << checkpointing;
+    EXPECT_EQ(checkpointing["recompute_seconds"].is_null(), !on) << checkpointing;
+  }
 }
 
 TEST_F(Accept, AGoodMachineIsAcceptedWithAllTheEvidence) {

@@ -71,6 +71,25 @@ TEST_P(ResumeOfRanks, TwoResumesInARowChangeNothing) {
   expect_same_training(job("straight"), job("killed"), world_size);
 }
 
+// C01: also the loss scale, masters beside weights of another dtype, and moments in bf16 go on where they were.
+TEST_F(Resume, EveryStrategyAndPrecisionEndsAsTheStraightOne) {
+  const std::vector<Words> cases{
+      {"parallel.strategy=zero1", "train.precision=bf16"},
+      {"parallel.strategy=zero2", "train.precision=fp16", "train.loss_scale.growth_interval=3"},
+      {"parallel.strategy=fsdp", "train.precision=pure_bf16", "train.activation_checkpointing=full"},
+      {"parallel.strategy=fsdp", "train.activation_checkpointing=selective"}};
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(cases[i][0] + " " + cases[i][1]);
+    const auto options = kUnhurried + cases[i];
+    const std::string straight = "straight" + std::to_string(i), killed = "killed" + std::to_string(i);
+    train(straight, options);
+    train_until_killed(killed, 12, 2, options);
+    train(killed, options);
+    EXPECT_EQ(restored_step(killed), 10);
+    expect_same_training(job(straight), job(killed), 2);
+  }
+}
+
 TEST_F(Resume, ADamagedCheckpointIsPassedOverAndSaidSo) {
   const auto options = kUnhurried + Words{"checkpoint.interval=5"};
   train("straight", options);

@@ -101,6 +101,37 @@ TEST(Rules, SeveralRanksNeedAStrategy) {
   EXPECT_THAT(said({"parallel.strategy=none"}), IsEmpty());
 }
 
+TEST(Rules, ShardingAndPrecisionFitTogether) {
+  for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
+    const std::string word = std::string("parallel.strategy=") + strategy;
+    EXPECT_THAT(said({word}), IsEmpty());
+    EXPECT_THAT(said({word, "parallel.nproc_per_node=3"}), IsEmpty());
+  }
+  EXPECT_THAT(said({"parallel.units_in_flight=0"}),
+              ElementsAre(HasSubstr("parallel.units_in_flight: 0 is out of range")));
+  EXPECT_THAT(said({"optimizer.moment_dtype=bf16"}),
+              ElementsAre(HasSubstr("optimizer.moment_dtype: bf16 with train.precision fp32")));
+  EXPECT_THAT(said({"optimizer.moment_dtype=bf16", "train.precision=bf16"}), IsEmpty());
+  EXPECT_THAT(said({"train.precision=fp16", "train.loss_scale.initial=1", "train.loss_scale.minimum=2"}),
+              ElementsAre(HasSubstr("train.loss_scale.initial: 1 is below train.loss_scale.minimum 2")));
+  EXPECT_THAT(warned({"train.loss_scale.initial=2"}), ElementsAre(HasSubstr("train.loss_scale is not used")));
+  EXPECT_THAT(warned({"train.loss_scale.initial=2", "train.precision=fp16"}), IsEmpty());
+}
+
+// C13: what the moments are kept in is a key of its own, and the resolved recipe says it.
+TEST(Rules, MomentsAreFp32UnlessEverythingIsBf16) {
+  const RecipeFile file("model: {path: m}\ndata: {format: synthetic}\n");
+  using Words = std::vector<std::string>;
+  for (const auto& [words, dtype] :
+       {std::pair{Words{}, FloatType::fp32},
+        {Words{"train.precision=bf16"}, FloatType::fp32},
+        {Words{"train.precision=fp16"}, FloatType::fp32},
+        {Words{"train.precision=pure_bf16"}, FloatType::bf16},
+        {Words{"train.precision=pure_bf16", "optimizer.moment_dtype=fp32"}, FloatType::fp32}}) {
+    EXPECT_EQ(file.load(words).recipe.optimizer.moment_dtype, dtype);
+  }
+}
+
 TEST(Rules, OneCheckpointIsTooFew) {
   EXPECT_THAT(said({"checkpoint.keep_latest=1"}),
               ElementsAre(HasSubstr("allowed: 2 to 1000000 (the newest may be damaged")));
@@ -137,13 +168,7 @@ TEST(Rules, PartsThatAreNotBuiltAreRefused) {
                            "data.format=jsonl",
                            "data.packing=false",
                            "tokenizer.path=some/folder",
-                           "train.precision=bf16",
-                           "train.activation_checkpointing=full",
                            "optimizer.name=sgd",
-                           "optimizer.moment_dtype=bf16",
-                           "parallel.strategy=zero1",
-                           "parallel.strategy=fsdp",
-                           "parallel.reduce_dtype=bf16",
                            "parallel.backend=nccl",
                            "parallel.cpu_binding=none",
                            "checkpoint.minutes=5",
@@ -155,7 +180,6 @@ TEST(Rules, PartsThatAreNotBuiltAreRefused) {
                            "inference.batch_size=2",
                            "allocator.max_split_size=64MiB",
                            "train.epochs=2",
-                           "train.loss_scale.initial=2",
                            "accept.stages=[train, drill]"}) {
     const auto lines = said({word, "data.path=a.txt"});
     EXPECT_THAT(lines, Contains(HasSubstr("not supported by this version"))) << word;
@@ -165,8 +189,8 @@ TEST(Rules, PartsThatAreNotBuiltAreRefused) {
   EXPECT_THAT(said({"data.format=batches", "data.path=[a.safetensors, b.safetensors]"}),
               ElementsAre(HasSubstr("a second file of batches is not supported by this version")));
   EXPECT_THAT(said({"data.path=[{path: a.txt, weight: 1}, b.txt]"}), IsEmpty());
-  EXPECT_THAT(said({"train.precision=bf16"}),
-              ElementsAre("command line: train.precision: bf16 is not supported by this version (supported: fp32)"));
+  EXPECT_THAT(said({"optimizer.name=sgd"}),
+              ElementsAre("command line: optimizer.name: sgd is not supported by this version (supported: adamw)"));
   EXPECT_THAT(said({"lora.r=8", "plan.runs=1", "lora.target_modules=[q_proj, v_proj]"}), IsEmpty());
   for (const char* word :
        {"schedule.name=wsd", "data.shuffle=false", "model.init=load", "model.attention=flash", "mode=full"}) {
