@@ -130,8 +130,8 @@ struct Rendezvous {
   std::string prefix = "assay";
 };
 
-/// Collective: the gloo transport over TCP. Throws Error{communication} if the ranks do not meet within
-/// `timeout_seconds`, which is also the time-out of every later operation.
+/// Collective: the gloo transport over TCP. `timeout_seconds` is the time-out of every operation. Throws
+/// Error{communication} if the ranks do not meet within that time, or one minute if that is less.
 std::unique_ptr<Communicator> make_gloo_communicator(const Rendezvous& rendezvous, int rank, int world_size,
                                                      double timeout_seconds, const Clock& clock);
 
