@@ -84,14 +84,17 @@ at::Tensor FlatGroup::shard_of(const at::Tensor& owned) const {
   return owned_numel_ == layout_.numel ? own_part(owned) : owned;
 }
 
+FlatGroup::Part FlatGroup::part_of(const at::Tensor& owned, std::size_t index) const {
+  const std::int64_t offset = layout_.offsets[index];
+  const std::int64_t begin = std::clamp(owned_begin_, offset, offset + numels_[index]);
+  const std::int64_t end = std::clamp(owned_begin_ + owned_numel_, begin, offset + numels_[index]);
+  return {begin - offset, begin == end ? owned.narrow(0, 0, 0) : owned.narrow(0, begin - owned_begin_, end - begin)};
+}
+
 void FlatGroup::write_parameter(std::size_t index, const at::Tensor& values) const {
   ASSAY_CHECK(values.numel() == numels_[index]);
-  const std::int64_t offset = layout_.offsets[index];
-  const std::int64_t begin = std::max(offset, owned_begin_);
-  const std::int64_t end = std::min(offset + numels_[index], owned_begin_ + owned_numel_);
-  if (begin >= end) return;
-  master_.narrow(0, begin - owned_begin_, end - begin)
-      .copy_(values.reshape({-1}).narrow(0, begin - offset, end - begin));
+  const Part part = part_of(master_, index);
+  part.values.copy_(values.reshape({-1}).narrow(0, part.first, part.values.numel()));
 }
 
 void FlatGroup::start_publish() {

@@ -45,6 +45,14 @@ class FlatGroup {
   /// This rank's part of a tensor [owned_numel]: a view [shard_numel].
   at::Tensor shard_of(const at::Tensor& owned) const;
 
+  /// Elements of one parameter, in row order.
+  struct Part {
+    std::int64_t first = 0;
+    at::Tensor values;  ///< a view, flat; maybe empty
+  };
+  /// What an owned tensor holds of a parameter.
+  Part part_of(const at::Tensor& owned, std::size_t index) const;
+
   /// Writes a parameter's values (any float dtype, its shape) into the owned part. publish() must follow.
   void write_parameter(std::size_t index, const at::Tensor& values) const;
 

@@ -26,4 +26,9 @@ void FlatUnit::write_parameter(std::size_t index, const at::Tensor& values) cons
   groups_[places_[index].group]->write_parameter(places_[index].index, values);
 }
 
+FlatGroup::Part FlatUnit::master_part(std::size_t index) const {
+  const FlatGroup& group = *groups_[places_[index].group];
+  return group.part_of(group.master(), places_[index].index);
+}
+
 }  // namespace assay

@@ -24,6 +24,9 @@ class FlatUnit {
   /// Writes the values of a parameter, by its index in the constructor's list; see FlatGroup::write_parameter.
   void write_parameter(std::size_t index, const at::Tensor& values) const;
 
+  /// What this rank owns of a parameter's masters, by the same index.
+  FlatGroup::Part master_part(std::size_t index) const;
+
  private:
   struct Place {
     std::size_t group;

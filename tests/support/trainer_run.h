@@ -37,6 +37,7 @@ struct TestRank {
   int rank;
   Trainer& trainer;
   MemoryLedger& ledger;
+  Communicator& communicator;
 };
 
 /// Builds a CPU trainer a rank, ranks as threads, parameters initialized, and runs `body` on each.
@@ -53,7 +54,7 @@ inline void run_trainers(const Recipe& recipe, const ModelConfig& config, int wo
     const auto device = make_cpu_device(static_cast<int>(recipe.train.num_threads));
     Trainer trainer(recipe, config, {*device, *communicator, clock, *ledger, *rows, {}});
     trainer.initialize_parameters();
-    body({rank, trainer, *ledger});
+    body({rank, trainer, *ledger, *communicator});
   });
 }
 
