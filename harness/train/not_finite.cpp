@@ -7,6 +7,16 @@
 
 namespace assay {
 
+// A weight that is gathered is everybody's; the rank that owns it has it first.
+NotFiniteFinder::NotFiniteFinder(Transformer& model, ShardedUnits& units, Device& device)
+    : model_(model), units_(units), device_(device) {
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    for (std::size_t i = 0; i < model.units()[unit].parameters.size(); ++i) {
+      look_at(units[unit].master_part(i).values, {Kind::own_weight, unit, i});
+    }
+  }
+}
+
 void NotFiniteFinder::look_at(const at::Tensor& tensor, const Found& where) {
   if (found_.kind != Kind::nothing) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -38,6 +48,7 @@ std::string NotFiniteFinder::text_of(const Found& found) const {
   switch (found.kind) {
     case Kind::nothing:
       return "";
+    case Kind::own_weight:
     case Kind::weight:
       return "the weight " + unit.parameters[found.parameter].name;
     case Kind::output:
@@ -48,19 +59,22 @@ std::string NotFiniteFinder::text_of(const Found& found) const {
   return "";
 }
 
-std::string NotFiniteFinder::first(Communicator& communicator) const {
+std::optional<NotFiniteFinder::First> NotFiniteFinder::first(Communicator& communicator) const {
   const std::vector<double> own{static_cast<double>(found_.kind), static_cast<double>(found_.unit),
                                 static_cast<double>(found_.parameter)};
   const at::Tensor sent = device_.upload(own);
   const at::Tensor all = at::empty({sent.numel() * communicator.world_size()}, sent.options());
   communicator.all_gather(all, sent);
   const auto values = device_.read(all);
+  Found first;
+  std::size_t first_rank = 0;
   for (std::size_t i = 0; i < values.size(); i += own.size()) {
-    const Found found{static_cast<Kind>(values[i]), static_cast<std::size_t>(values[i + 1]),
-                      static_cast<std::size_t>(values[i + 2])};
-    if (found.kind != Kind::nothing) return "rank " + std::to_string(i / own.size()) + ": " + text_of(found);
+    const auto kind = static_cast<Kind>(values[i]);
+    if (kind >= first.kind) continue;
+    first = {kind, static_cast<std::size_t>(values[i + 1]), static_cast<std::size_t>(values[i + 2])};
+    first_rank = i / own.size();
   }
-  return "";
+  return first.kind == Kind::nothing ? "" : "rank " + std::to_string(first_rank) + ": " + text_of(first);
 }
 
 }  // namespace assay

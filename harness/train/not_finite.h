@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <optional>
 #include <string>
 
 #include "harness/device/device.h"
@@ -11,16 +11,20 @@
 
 namespace assay {
 
-/// Looks for the first tensor that is not finite, in the order of computation: weights and outputs unit by unit, then
-/// gradients before they are summed over the ranks. Hooks of the network for a step that is done again for that; the
-/// gradients are given up.
+/// Looks for the first tensor that is not finite: the weights that a rank owns, then in the order of computation
+/// weights as the network reads them and outputs unit by unit, and gradients before they are summed over the ranks.
+/// Hooks of the network for a step that is done again for that; the gradients are given up.
 class NotFiniteFinder final : public UnitHooks {
  public:
   NotFiniteFinder(Transformer& model, ShardedUnits& units, Device& device)
       : model_(model), units_(units), device_(device) {}
 
-  /// Collective: "rank 1: the output of model.layers.3", of the lowest rank that found one; empty if none did.
-  std::string first(Communicator& communicator) const;
+  struct First {
+    int rank = 0;
+    std::string tensor;  ///< "the output of model.layers.3"
+  };
+  /// Collective: of the lowest rank that found one; nothing if none did.
+  std::optional<First> first(Communicator& communicator) const;
 
   void before_forward(std::size_t unit) override;
   void after_forward(std::size_t unit, const at::Tensor& output) override;
@@ -29,7 +33,7 @@ class NotFiniteFinder final : public UnitHooks {
   void after_backward(std::size_t unit) override;
 
  private:
-  enum class Kind { nothing, weight, output, gradient };
+  enum class Kind { own_weight, weight, output, gradient, nothing };
   struct Found {
     Kind kind = Kind::nothing;
     std::size_t unit = 0;

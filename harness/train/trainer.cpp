@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "harness/core/error.h"
+#include "harness/core/units.h"
 #include "harness/train/not_finite.h"
 #include "harness/train/random.h"
 #include "harness/train/schedule.h"
@@ -173,7 +174,7 @@ Trainer::Summary Trainer::exchange_summary(const at::Tensor& loss, int stop_sign
     summary.stop_signal = std::max(summary.stop_signal, static_cast<int>(of_rank[1]));
     if (of_rank[2] != values[2]) {
       throw Error(ErrorKind::internal, "rank " + std::to_string(rank) + " has the loss scale " +
-                                           std::to_string(of_rank[2]) + ", rank 0 " + std::to_string(values[2]) +
+                                           format_number(of_rank[2]) + ", rank 0 " + format_number(values[2]) +
                                            "; their gradients must not be mixed");
     }
     sum_of_all_squares += rank_squares;
@@ -199,7 +200,7 @@ void Trainer::update(const Summary& summary, StepRecord& record) {
 void Trainer::fail_not_finite(const Summary& summary) {
   units_.begin_step();
   NotFiniteFinder finder(model_, units_, parts_.device);
-  std::string first;
+  std::optional<NotFiniteFinder::First> first;
   {
     const HooksScope scope(model_, finder);
     units_.begin_micro_step(/*last=*/false);
@@ -210,15 +211,18 @@ void Trainer::fail_not_finite(const Summary& summary) {
     first = finder.first(parts_.communicator);
   }
   units_.begin_step();
-  if (first.empty()) first = "no rank by itself: the sum of all ranks' gradients";
-  const std::string where = "step " + std::to_string(step_in_work_) + " is not finite (loss " +
-                            std::to_string(summary.loss) + ", gradient norm " + std::to_string(summary.grad_norm) +
-                            "), first on " + first;
+  const std::string where =
+      "step " + std::to_string(step_in_work_) + " is not finite (loss " + std::to_string(summary.loss) +
+      ", gradient norm " + std::to_string(summary.grad_norm) + "), first " +
+      (first ? "on rank " + std::to_string(first->rank) + ": " + first->tensor : "the sum of all ranks' gradients");
+  // An error of communication is never taken for the cause, so that the rank in question is the one that is named.
+  const bool own = !first || first->rank == batch_shape_.rank;
+  const auto kind = own ? ErrorKind::numeric : ErrorKind::communication;
   if (scaler_.active() && std::isfinite(summary.loss)) {
-    throw Error(ErrorKind::numeric, where + "; train.loss_scale is at its minimum " + std::to_string(scaler_.scale()) +
-                                        ": this model is not trainable in fp16, use precision bf16");
+    throw Error(kind, where + "; train.loss_scale is at its minimum " + format_number(scaler_.scale()) +
+                          ": this model is not trainable in fp16, use precision bf16");
   }
-  throw Error(ErrorKind::numeric, where + "; lower optimizer.learning_rate or look at the data");
+  throw Error(kind, where + "; lower optimizer.learning_rate or look at the data");
 }
 
 StepRecord Trainer::step(const std::function<int()>& stop_signal) {

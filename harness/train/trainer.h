@@ -99,9 +99,10 @@ class Trainer {
   void publish_parameters() { units_.publish(); }
 
   /// Collective: one optimizer step. `stop_signal` (may be empty) gives 0 or a signal this process received; it is
-  /// asked as late as the ranks can still agree. Throws Error{numeric} on all ranks, naming step, rank and the first
-  /// tensor, if a loss or gradient is not finite (in fp16, a gradient only at the lowest loss scale); then nothing has
-  /// been updated. After any other error, out of memory above all, the next step starts from a clean state.
+  /// asked as late as the ranks can still agree. If a loss or gradient is not finite (in fp16, a gradient only at the
+  /// lowest loss scale) nothing is updated, and all ranks throw the same sentence with step, rank and the first tensor:
+  /// that rank Error{numeric}, the others Error{communication}. After any other error, out of memory above all, the
+  /// next step starts from a clean state.
   StepRecord step(const std::function<int()>& stop_signal = {});
 
   /// Collective: loss over all samples of `rows` (at most kMostEvalMicroSteps micro-steps), without gradients; leaves
