@@ -40,13 +40,15 @@ struct ReferenceRun {
     recipe.parallel.strategy = world_size > 1 ? StrategyName::ddp : StrategyName::none;
     config = load_model_config(folder);
     steps = parse_json(read_text_file(values / "steps.json"), "steps.json");
+    bf16_steps = parse_json(read_text_file(values / "steps_bf16_master.json"), "steps_bf16_master.json");
   }
 
   std::filesystem::path folder;
   std::filesystem::path values;
   Recipe recipe;
   ModelConfig config;
-  Json steps;  ///< loss, grad_norm_before_clip, lr, counted_tokens, naive_mean_of_micro_batch_means
+  Json steps;       ///< loss, grad_norm_before_clip, lr, counted_tokens, naive_mean_of_micro_batch_means
+  Json bf16_steps;  ///< the same run in bf16 with fp32 masters: loss, grad_norm_before_clip, lr
 };
 
 }  // namespace assay
