@@ -46,12 +46,20 @@ RawCall raw(const CollectiveCall& call, std::int64_t sequence) {
   return result;
 }
 
-/// Every rank sends straight to every other, so the bytes are the closed form's and nothing is staged.
+using Sort = GlooMailbox::Sort;
+
+/// Every rank sends straight to every other, so the bytes are the closed form's and nothing is staged. Of the exchanges
+/// of an operation the receiver always goes first: it asks for the next header and for the payload before it is ready
+/// to send its own, so that each message is one way and not three.
 class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, int rank, int world_size,
                    std::chrono::milliseconds timeout, const Clock& clock)
-      : Communicator(rank, world_size, clock), mailbox_(std::move(group), timeout), headers_(world_size) {}
+      : Communicator(rank, world_size, clock),
+        mailbox_(std::move(group), timeout),
+        headers_(static_cast<std::size_t>(world_size)) {
+    receive_headers();
+  }
 
   ~GlooCommunicator() override { mailbox_.close(); }
 
@@ -62,67 +70,72 @@ class GlooCommunicator final : public Communicator {
 
  private:
   void perform(const RawCall& call) {
-    headers_[index(rank())] = call.header;
-    exchange(call, [&](int peer) {
-      mailbox_.receive(&headers_[index(peer)], sizeof(CallHeader), peer);
-      mailbox_.send(&call.header, sizeof(CallHeader), peer);
+    name_errors(call, [&] {
+      receive_payload(call);
+      for_each_peer([&](int peer) { mailbox_.send(Sort::header, &call.header, sizeof(CallHeader), peer); });
+      mailbox_.finish(Sort::header);
     });
-    if (const auto difference = difference_among(headers_)) throw Error(ErrorKind::communication, *difference);
-    if (call.output_bytes == 0) return;  // for a barrier the headers were all
-    switch (call.kind) {
-      case CollectiveCall::Kind::all_gather:
-        return all_gather_bytes(call);
-      case CollectiveCall::Kind::all_to_all:
-        return all_to_all_bytes(call);
-      case CollectiveCall::Kind::broadcast:
-        return broadcast_bytes(call);
-      case CollectiveCall::Kind::barrier:
-        return;
+    headers_[static_cast<std::size_t>(rank())] = call.header;
+    if (const auto difference = difference_among(headers_)) {
+      mailbox_.drop();
+      throw Error(ErrorKind::communication, *difference);
     }
-  }
-
-  void all_gather_bytes(const RawCall& call) {
-    const std::int64_t part = call.output_bytes / world_size();
-    char* own = call.output + rank() * part;
-    exchange(
-        call,
-        [&](int peer) {
-          mailbox_.receive(call.output + peer * part, part, peer);
-          mailbox_.send(call.input, part, peer);
-        },
-        [&] {
-          if (own != call.input) std::memcpy(own, call.input, static_cast<std::size_t>(part));
-        });
-  }
-
-  void all_to_all_bytes(const RawCall& call) {
-    const std::int64_t part = call.output_bytes / world_size();
-    const std::int64_t own = rank() * part;
-    exchange(
-        call,
-        [&](int peer) {
-          mailbox_.receive(call.output + peer * part, part, peer);
-          mailbox_.send(call.input + peer * part, part, peer);
-        },
-        [&] { std::memcpy(call.output + own, call.input + own, static_cast<std::size_t>(part)); });
-  }
-
-  void broadcast_bytes(const RawCall& call) {
-    const int root = static_cast<int>(call.header.root);
-    exchange(call, [&](int peer) {
-      if (rank() == root) mailbox_.send(call.output, call.output_bytes, peer);
-      if (peer == root) mailbox_.receive(call.output, call.output_bytes, peer);
+    name_errors(call, [&] {
+      receive_headers();
+      send_payload(call);
+      mailbox_.finish(Sort::payload);
     });
   }
 
-  /// One round of messages: `start` adds those with one peer; `meanwhile` is this rank's own work beside them.
-  template <class Start, class Meanwhile = void (*)()>
-  void exchange(
-      const RawCall& call, Start start, Meanwhile meanwhile = [] {}) {
+  /// Of the next operation.
+  void receive_headers() {
+    for_each_peer([&](int peer) {
+      mailbox_.receive(Sort::header, &headers_[static_cast<std::size_t>(peer)], sizeof(CallHeader), peer);
+    });
+  }
+
+  void receive_payload(const RawCall& call) {
+    if (call.output_bytes == 0) return;
+    for_each_peer([&](int peer) {
+      if (char* to = target_of(call, peer)) mailbox_.receive(Sort::payload, to, bytes_for_each(call), peer);
+    });
+  }
+
+  void send_payload(const RawCall& call) {
+    if (call.output_bytes == 0) return;
+    for_each_peer([&](int peer) {
+      if (const char* from = source_for(call, peer)) mailbox_.send(Sort::payload, from, bytes_for_each(call), peer);
+    });
+    char* to = target_of(call, rank());
+    const char* from = source_for(call, rank());
+    if (to && from && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes_for_each(call)));
+  }
+
+  std::int64_t bytes_for_each(const RawCall& call) const {
+    return call.kind == CollectiveCall::Kind::broadcast ? call.output_bytes : call.output_bytes / world_size();
+  }
+
+  /// Where the payload from a rank goes; null: none comes.
+  char* target_of(const RawCall& call, int peer) const {
+    if (call.kind == CollectiveCall::Kind::broadcast) return peer == call.header.root ? call.output : nullptr;
+    return call.output + peer * bytes_for_each(call);
+  }
+
+  /// The payload for a rank; null: none.
+  const char* source_for(const RawCall& call, int peer) const {
+    if (call.kind == CollectiveCall::Kind::broadcast) return rank() == call.header.root ? call.output : nullptr;
+    return call.kind == CollectiveCall::Kind::all_to_all ? call.input + peer * bytes_for_each(call) : call.input;
+  }
+
+  template <class Action>
+  void for_each_peer(Action action) const {
+    for (int distance = 1; distance < world_size(); ++distance) action((rank() + distance) % world_size());
+  }
+
+  template <class Action>
+  void name_errors(const RawCall& call, Action action) {
     try {
-      for (int distance = 1; distance < world_size(); ++distance) start((rank() + distance) % world_size());
-      meanwhile();
-      mailbox_.finish();
+      action();
     } catch (const std::exception& error) {
       mailbox_.drop();
       throw Error(ErrorKind::communication, name_of(call.kind) + " failed on rank " + std::to_string(rank()) + " of " +
@@ -130,8 +143,6 @@ class GlooCommunicator final : public Communicator {
                                                 "; look at the other ranks for the cause");
     }
   }
-
-  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
   GlooMailbox mailbox_;
   std::vector<CallHeader> headers_;  // of the operation that runs, by rank

@@ -11,7 +11,7 @@
 namespace assay {
 namespace {
 
-constexpr int kTag = 0;  // messages of one tag keep their order
+int tag_of(GlooMailbox::Sort sort) { return static_cast<int>(sort); }
 
 std::vector<at::Tensor> bytes_at(const void* data, std::int64_t bytes) {
   return {at::from_blob(const_cast<void*>(data), {bytes}, at::kByte)};
@@ -36,25 +36,25 @@ auto with_peer(int peer, Action action) {
 
 }  // namespace
 
-void GlooMailbox::send(const void* data, std::int64_t bytes, int peer) {
+void GlooMailbox::send(Sort sort, const void* data, std::int64_t bytes, int peer) {
   auto tensors = bytes_at(data, bytes);
-  add(with_peer(peer, [&] { return group_->send(tensors, peer, kTag); }), peer);
+  add(sort, with_peer(peer, [&] { return group_->send(tensors, peer, tag_of(sort)); }), peer);
 }
 
-void GlooMailbox::receive(void* data, std::int64_t bytes, int peer) {
+void GlooMailbox::receive(Sort sort, void* data, std::int64_t bytes, int peer) {
   auto tensors = bytes_at(data, bytes);
-  add(with_peer(peer, [&] { return group_->recv(tensors, peer, kTag); }), peer);
+  add(sort, with_peer(peer, [&] { return group_->recv(tensors, peer, tag_of(sort)); }), peer);
 }
 
-void GlooMailbox::add(c10::intrusive_ptr<c10d::Work> work, int peer) {
+void GlooMailbox::add(Sort sort, c10::intrusive_ptr<c10d::Work> work, int peer) {
   const std::lock_guard lock(mutex_);
   if (closed_) work->abort();
-  messages_.push_back({std::move(work), peer});
+  of(sort).push_back({std::move(work), peer});
 }
 
-void GlooMailbox::finish() {
+void GlooMailbox::finish(Sort sort) {
   const auto end = std::chrono::steady_clock::now() + timeout_;
-  for (const auto& message : messages_) {
+  for (const auto& message : of(sort)) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     // No time at all would mean to the library: the default.
     const auto wait = std::max(left, std::chrono::milliseconds(1));
@@ -62,18 +62,21 @@ void GlooMailbox::finish() {
       throw Error(ErrorKind::communication, "rank " + std::to_string(message.peer) + ": ended by this rank itself");
     }
   }
-  drop();
+  const std::lock_guard lock(mutex_);
+  of(sort).clear();
 }
 
 void GlooMailbox::drop() {
   const std::lock_guard lock(mutex_);
-  messages_.clear();
+  for (auto& messages : messages_) messages.clear();
 }
 
 void GlooMailbox::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
-  for (const auto& message : messages_) message.work->abort();
+  for (const auto& messages : messages_) {
+    for (const auto& message : messages) message.work->abort();
+  }
 }
 
 }  // namespace assay
