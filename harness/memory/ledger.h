@@ -44,6 +44,8 @@ class MemoryLedger {
   /// False if a block of so many bytes would go past the capacity.
   bool fits(std::int64_t bytes) const;
   std::int64_t capacity_bytes() const { return capacity_bytes_; }
+  /// From the next allocation on; 0: unlimited.
+  void set_capacity_bytes(std::int64_t bytes) { capacity_bytes_ = bytes; }
 
   Block allocate(std::int64_t bytes);
   void release(const Block& block);
