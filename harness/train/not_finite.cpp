@@ -74,7 +74,8 @@ std::optional<NotFiniteFinder::First> NotFiniteFinder::first(Communicator& commu
     first = {kind, static_cast<std::size_t>(values[i + 1]), static_cast<std::size_t>(values[i + 2])};
     first_rank = i / own.size();
   }
-  return first.kind == Kind::nothing ? "" : "rank " + std::to_string(first_rank) + ": " + text_of(first);
+  if (first.kind == Kind::nothing) return std::nullopt;
+  return First{static_cast<int>(first_rank), text_of(first)};
 }
 
 }  // namespace assay

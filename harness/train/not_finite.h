@@ -16,14 +16,14 @@ namespace assay {
 /// Hooks of the network for a step that is done again for that; the gradients are given up.
 class NotFiniteFinder final : public UnitHooks {
  public:
-  NotFiniteFinder(Transformer& model, ShardedUnits& units, Device& device)
-      : model_(model), units_(units), device_(device) {}
+  NotFiniteFinder(Transformer& model, ShardedUnits& units, Device& device);
 
   struct First {
     int rank = 0;
     std::string tensor;  ///< "the output of model.layers.3"
   };
-  /// Collective: of the lowest rank that found one; nothing if none did.
+  /// Collective: weights go before outputs, outputs before gradients, and then lower ranks before higher; nothing if no
+  /// rank found one.
   std::optional<First> first(Communicator& communicator) const;
 
   void before_forward(std::size_t unit) override;
