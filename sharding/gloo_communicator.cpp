@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -48,17 +49,17 @@ RawCall raw(const CollectiveCall& call, std::int64_t sequence) {
 
 using Sort = GlooMailbox::Sort;
 
-/// Every rank sends straight to every other, so the bytes are the closed form's and nothing is staged. Of the exchanges
-/// of an operation the receiver always goes first: it asks for the next header and for the payload before it is ready
-/// to send its own, so that each message is one way and not three.
+/// Every rank sends straight to every other, so the bytes are the closed form's and nothing is staged. A receiver
+/// speaks first: before its own header of an operation a rank asks for the payload and for the next header. So each
+/// message goes one way at once, and who has got a header has read all that was sent before it: a rank may leave after
+/// its last operation and nobody loses anything by that.
 class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, int rank, int world_size,
                    std::chrono::milliseconds timeout, const Clock& clock)
-      : Communicator(rank, world_size, clock),
-        mailbox_(std::move(group), timeout),
-        headers_(static_cast<std::size_t>(world_size)) {
-    receive_headers();
+      : Communicator(rank, world_size, clock), mailbox_(std::move(group), timeout) {
+    for (auto& headers : headers_) headers.resize(static_cast<std::size_t>(world_size));
+    receive_headers(1);
   }
 
   ~GlooCommunicator() override { mailbox_.close(); }
@@ -70,27 +71,35 @@ class GlooCommunicator final : public Communicator {
 
  private:
   void perform(const RawCall& call) {
+    const std::int64_t sequence = call.header.sequence;
     name_errors(call, [&] {
       receive_payload(call);
-      for_each_peer([&](int peer) { mailbox_.send(Sort::header, &call.header, sizeof(CallHeader), peer); });
-      mailbox_.finish(Sort::header);
+      receive_headers(sequence + 1);
+      for_each_peer([&](int peer) { mailbox_.send(sort_of(sequence), &call.header, sizeof(CallHeader), peer); });
+      mailbox_.finish(sort_of(sequence));
     });
-    headers_[static_cast<std::size_t>(rank())] = call.header;
-    if (const auto difference = difference_among(headers_)) {
+    auto& headers = headers_of(sequence);
+    headers[static_cast<std::size_t>(rank())] = call.header;
+    if (const auto difference = difference_among(headers)) {
       mailbox_.drop();
       throw Error(ErrorKind::communication, *difference);
     }
     name_errors(call, [&] {
-      receive_headers();
       send_payload(call);
       mailbox_.finish(Sort::payload);
     });
   }
 
-  /// Of the next operation.
-  void receive_headers() {
+  static Sort sort_of(std::int64_t sequence) { return sequence % 2 == 0 ? Sort::even_header : Sort::odd_header; }
+
+  std::vector<CallHeader>& headers_of(std::int64_t sequence) {
+    return headers_[static_cast<std::size_t>(sequence % 2)];
+  }
+
+  void receive_headers(std::int64_t sequence) {
     for_each_peer([&](int peer) {
-      mailbox_.receive(Sort::header, &headers_[static_cast<std::size_t>(peer)], sizeof(CallHeader), peer);
+      auto& header = headers_of(sequence)[static_cast<std::size_t>(peer)];
+      mailbox_.receive(sort_of(sequence), &header, sizeof header, peer);
     });
   }
 
@@ -145,8 +154,8 @@ class GlooCommunicator final : public Communicator {
   }
 
   GlooMailbox mailbox_;
-  std::vector<CallHeader> headers_;  // of the operation that runs, by rank
-  OperationQueue queue_;             // ends first
+  std::array<std::vector<CallHeader>, 2> headers_;  // by rank, of the operation that runs and of the next
+  OperationQueue queue_;                            // ends first
 };
 
 }  // namespace

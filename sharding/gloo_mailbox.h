@@ -10,11 +10,11 @@
 namespace assay {
 
 /// Messages between this rank and others, straight from and into memory of the caller: no copy, no allocation of device
-/// memory. There are two sorts, and the n-th of a sort that is sent to a rank is the n-th that it receives. One thread
-/// at a time, but for close(). Errors are Error{communication} that name the other rank.
+/// memory. There are three sorts, and the n-th of a sort that is sent to a rank is the n-th that it receives. One
+/// thread at a time, but for close(). Errors are Error{communication} that name the other rank.
 class GlooMailbox {
  public:
-  enum class Sort { header, payload };
+  enum class Sort { even_header, odd_header, payload };
 
   GlooMailbox(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, std::chrono::milliseconds timeout)
       : group_(std::move(group)), timeout_(timeout) {}
@@ -45,7 +45,7 @@ class GlooMailbox {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;  // close() reads what the one thread writes
-  std::array<std::vector<Message>, 2> messages_;
+  std::array<std::vector<Message>, 3> messages_;
   bool closed_ = false;
 };
 

@@ -129,14 +129,15 @@ std::optional<RankFailure> RankProcesses::look_at_end(Rank& rank, const ExitStat
 }
 
 std::optional<RankFailure> RankProcesses::look_for_standstill(Rank& rank, double elapsed_seconds) const {
-  if (!sent_.empty()) return std::nullopt;
+  if (sent_.contains(SIGKILL)) return std::nullopt;
   const auto stopped_after = rank.child->stopped_after();
   const bool stopped = stopped_after.has_value();
   // One that goes on now and then between two looks is slow, not stopped.
   rank.stopped_seconds = stopped && stopped_after == rank.stopped_after ? rank.stopped_seconds + elapsed_seconds : 0;
   rank.stopped_after = stopped_after;
   const auto num_beats = rank.heartbeat.read().num_beats;
-  const bool waiting = num_beats != 0 && num_beats == rank.num_beats && !stopped;
+  // A stopped rank does not hear that it shall end; one that ends need not beat.
+  const bool waiting = sent_.empty() && num_beats != 0 && num_beats == rank.num_beats && !stopped;
   rank.stalled_seconds = waiting ? rank.stalled_seconds + elapsed_seconds : 0;
   rank.num_beats = num_beats;
   if (stopped && rank.stopped_seconds >= spec_.stopped_seconds) {

@@ -140,6 +140,20 @@ TEST_F(LaunchTest, AStoppedRankIsFound) {
   for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
 }
 
+// The other notices first that nothing comes, and the stopped one does not hear that it shall end.
+TEST_F(LaunchTest, AStoppedRankIsTheRootCauseOfALostConnection) {
+  const auto job = (folder.path / "job").string();
+  auto spec = spec_of({"@1", "stop-itself", "@0", "sleep", "0.1", "error-event", "communication", job, "exit", "3"}, 2);
+  spec.stopped_seconds = 0.8;
+  spec.settle_seconds = 0.1;
+  const auto result = launch(spec);
+  ASSERT_EQ(result.failures.size(), 2U);
+  EXPECT_EQ(result.failures[0].error_kind, "communication");
+  EXPECT_EQ(result.root_cause->rank, 1);
+  EXPECT_EQ(result.root_cause->reason, "stopped");
+  EXPECT_LT(result.seconds, 5);
+}
+
 TEST_F(LaunchTest, ShortPausesAreNoFailure) {
   auto spec = spec_of({"sleep", "1.2"}, 1);
   spec.stopped_seconds = 0.5;

@@ -1,9 +1,7 @@
 #include "sharding/communicator.h"
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,15 +9,13 @@
 #include <cmath>
 #include <thread>
 
-#include "harness/core/error.h"
 #include "harness/launch/rendezvous.h"
-#include "tests/support/trainer_run.h"
+#include "harness/memory/ledger.h"
+#include "harness/memory/tracking_allocator.h"
+#include "tests/support/test_communicator.h"
 
 namespace assay {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr std::int64_t kPart = 16 * 5;  // elements of one rank's part
 
@@ -186,66 +182,6 @@ TEST_P(GlooWorld, ABarrierWaitsForTheLast) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, GlooWorld, ::testing::Values(2, 3, 4));
 
-std::unique_ptr<Communicator> join(const ListeningSocket& socket, int rank, int world_size, double timeout,
-                                   const Clock& clock) {
-  Rendezvous rendezvous;
-  rendezvous.port = socket.port;
-  rendezvous.is_server = rank == 0;
-  if (rank == 0) rendezvous.listen_fd = ::dup(socket.fd.get());  // the store closes it
-  return make_gloo_communicator(rendezvous, rank, world_size, timeout, clock);
-}
-
-void expect_communication_error(const std::function<void()>& call, const ::testing::Matcher<std::string>& message) {
-  const auto start = std::chrono::steady_clock::now();
-  try {
-    call();
-    ADD_FAILURE() << "did not fail";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::communication);
-    EXPECT_THAT(std::string(error.what()), message);
-    EXPECT_THAT(std::string(error.what()), ::testing::Not(HasSubstr("\n")));
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
-}
-
-// A rank that lives but does not call is noticed within the time-out; operation and rank are named.
-TEST(GlooFailure, ASilentRankIsATimeOutThatNamesOperationAndRank) {
-  const auto socket = listen_on("127.0.0.1", 0);
-  std::atomic<bool> done = false;
-  run_ranks(3, [&](int rank) {
-    const SystemClock clock;
-    const auto communicator = join(socket, rank, 3, /*timeout=*/1, clock);
-    const at::Tensor whole = at::zeros({48});
-    if (rank == 1) {
-      while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      return;
-    }
-    expect_communication_error([&] { communicator->all_gather(whole, at::zeros({16})); },
-                               AllOf(HasSubstr("all_gather"), HasSubstr("rank " + std::to_string(rank) + " of 3")));
-    done = true;
-  });
-}
-
-TEST(GlooFailure, ALostRankIsAnErrorThatNamesOperationAndRank) {
-  const auto socket = listen_on("127.0.0.1", 0);
-  run_ranks(2, [&](int rank) {
-    const SystemClock clock;
-    const auto communicator = join(socket, rank, 2, /*timeout=*/1, clock);
-    const at::Tensor whole = at::zeros({32});
-    communicator->all_reduce(whole);
-    if (rank == 1) return;
-    expect_communication_error([&] { communicator->all_reduce(whole); },
-                               AllOf(HasSubstr("all_to_all"), HasSubstr("rank 0 of 2")));
-  });
-}
-
-TEST(GlooFailure, ARankThatNeverJoinsIsATimeOutThatNamesTheAddress) {
-  const auto socket = listen_on("127.0.0.1", 0);
-  const SystemClock clock;
-  expect_communication_error([&] { join(socket, 0, 2, /*timeout=*/1, clock); },
-                             AllOf(HasSubstr("rank 0 of 2"), HasSubstr("127.0.0.1:" + std::to_string(socket.port))));
-}
-
 TEST(FakeCommunicator, AloneEveryOperationIsExact) {
   const ManualClock clock;
   const auto communicator = make_fake_communicator(0, 1, clock);
@@ -275,6 +211,17 @@ TEST(FakeCommunicator, CountsTheBytesOfAWorldOfAnySize) {
     EXPECT_EQ(ledger->peak_by_category()[static_cast<std::size_t>(MemoryCategory::communication)], 16 * 64 * 4);
     EXPECT_EQ(ledger->allocated_bytes(), 16 * 64 * 4);
   }
+}
+
+// A Meta tensor has no values: an all-gather of a thousand ranks is no work there.
+TEST(FakeCommunicator, AWorldOfAThousandIsFastOnMeta) {
+  const ManualClock clock;
+  const auto communicator = make_fake_communicator(1023, 1024, clock);
+  const at::Tensor output = at::zeros({16 * 1024}, at::kMeta);
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 2000; ++i) communicator->all_gather(output, output.narrow(0, 0, 16));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500)) << "two million copies";
+  EXPECT_EQ(communicator->totals().bytes_sent, 2000LL * 1023 * 16 * 4);
 }
 
 TEST(FakeCommunicator, EveryRankIsTakenToHoldTheSame) {

@@ -11,18 +11,9 @@
 #include "harness/train/load_model.h"
 #include "harness/train/trainer.h"
 #include "sharding/communicator.h"
-#include "tests/support/rank_threads.h"
+#include "tests/support/test_communicator.h"
 
 namespace assay {
-
-/// A communicator among ranks that are threads of this process; `port` is one that no other test uses at that moment.
-inline std::unique_ptr<Communicator> make_test_communicator(int rank, int world_size, int port, const Clock& clock) {
-  if (world_size == 1) return make_fake_communicator(0, 1, clock);
-  Rendezvous rendezvous;
-  rendezvous.port = port;
-  rendezvous.is_server = rank == 0;
-  return make_gloo_communicator(rendezvous, rank, world_size, /*timeout_seconds=*/30, clock);
-}
 
 /// Collective: the weights of a Hugging Face folder.
 inline void load_weights(Trainer& trainer, const std::filesystem::path& folder) {
