@@ -1,3 +1,4 @@
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -160,6 +161,46 @@ INSTANTIATE_TEST_SUITE_P(All, Checkpointing,
                                                   : "selective_") +
                                   at::toString(std::get<1>(parameters.param));
                          });
+
+// Counts the products and the attention that are computed again.
+class CountingHooks final : public UnitHooks {
+ public:
+  void before_forward(std::size_t /*unit*/) override {}
+  void after_forward(std::size_t /*unit*/, const at::Tensor& /*output*/) override {}
+  void before_gradients(std::size_t /*unit*/) override {}
+  void before_backward(std::size_t /*unit*/) override {}
+  void after_backward(std::size_t /*unit*/) override {}
+  void before_recompute(std::size_t /*unit*/) override {
+    const auto count = [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+      const std::string name = function.name();
+      num_products += name == "aten::mm" ? 1 : 0;
+      num_attentions += name == "aten::_scaled_dot_product_flash_attention_for_cpu" ? 1 : 0;
+      return nullptr;
+    };
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(count).scopes({at::RecordScope::FUNCTION}));
+  }
+  void after_recompute(std::size_t /*unit*/) override { at::removeCallback(handle_); }
+
+  static inline int num_products = 0;
+  static inline int num_attentions = 0;
+
+ private:
+  at::CallbackHandle handle_ = 0;
+};
+
+// Of the seven products of a block the last is never computed again, with `selective` none is.
+TEST(CheckpointingCost, IsWhatIsComputedAgain) {
+  for (const auto mode : {BlockCheckpointing::selective, BlockCheckpointing::full}) {
+    OwnedModel owned(small_model_config(), options_of(mode));
+    owned.initialize(7);
+    CountingHooks hooks;
+    CountingHooks::num_products = CountingHooks::num_attentions = 0;
+    owned.model.set_hooks(&hooks);
+    run_step(owned, 1);
+    EXPECT_EQ(CountingHooks::num_products, mode == BlockCheckpointing::full ? 2 * 6 : 0);
+    EXPECT_EQ(CountingHooks::num_attentions, mode == BlockCheckpointing::full ? 2 : 0);
+  }
+}
 
 // Bytes above what is there before the step, at most.
 std::int64_t peak_of_step(BlockCheckpointing checkpointing, std::int64_t num_layers) {
