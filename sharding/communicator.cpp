@@ -6,6 +6,7 @@
 
 #include "harness/core/error.h"
 #include "harness/core/memory_scope.h"
+#include "sharding/rank_order_sum.h"
 
 namespace assay {
 namespace {
@@ -79,8 +80,7 @@ void Communicator::reduce_scatter_in_place(const at::Tensor& tensor) {
   const at::Tensor received = at::empty_like(tensor);
   all_to_all(received, tensor);
   const at::Tensor own = tensor.narrow(0, rank_ * part, part);
-  own.copy_(received.narrow(0, 0, part));
-  for (int rank = 1; rank < world_size_; ++rank) own.add_(received.narrow(0, rank * part, part));
+  sum_in_rank_order(own, received, world_size_);
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor) {

@@ -103,11 +103,14 @@ LaunchView RankProcesses::view() const {
 
 std::vector<RankFailure> RankProcesses::observe(double elapsed_seconds) {
   std::vector<RankFailure> failures;
+  const bool one_is_stopped = std::any_of(ranks_.begin(), ranks_.end(),
+                                          [](const Rank& rank) { return rank.child->stopped_after().has_value(); });
   for (auto& rank : ranks_) {
     if (rank.judged) rank.child->poll();
     if (rank.judged || !rank.child->running()) continue;
     const auto status = rank.child->poll();
-    const auto failure = status ? look_at_end(rank, *status) : look_for_standstill(rank, elapsed_seconds);
+    const auto failure =
+        status ? look_at_end(rank, *status) : look_for_standstill(rank, elapsed_seconds, one_is_stopped);
     if (!failure) continue;
     rank.judged = true;
     rank.child->signal_group(SIGKILL);
@@ -128,7 +131,8 @@ std::optional<RankFailure> RankProcesses::look_at_end(Rank& rank, const ExitStat
   return failure;
 }
 
-std::optional<RankFailure> RankProcesses::look_for_standstill(Rank& rank, double elapsed_seconds) const {
+std::optional<RankFailure> RankProcesses::look_for_standstill(Rank& rank, double elapsed_seconds,
+                                                              bool one_is_stopped) const {
   if (sent_.contains(SIGKILL)) return std::nullopt;
   const auto stopped_after = rank.child->stopped_after();
   const bool stopped = stopped_after.has_value();
@@ -138,7 +142,9 @@ std::optional<RankFailure> RankProcesses::look_for_standstill(Rank& rank, double
   const auto num_beats = rank.heartbeat.read().num_beats;
   // A stopped rank does not hear that it shall end; one that ends need not beat.
   const bool waiting = sent_.empty() && num_beats != 0 && num_beats == rank.num_beats && !stopped;
-  rank.stalled_seconds = waiting ? rank.stalled_seconds + elapsed_seconds : 0;
+  // While one is stopped the others may well wait for it.
+  const double waited = one_is_stopped ? 0 : elapsed_seconds;
+  rank.stalled_seconds = waiting ? rank.stalled_seconds + waited : 0;
   rank.num_beats = num_beats;
   if (stopped && rank.stopped_seconds >= spec_.stopped_seconds) {
     auto failure = failure_of(rank, "stopped");

@@ -61,7 +61,7 @@ class RankProcesses {
 
   void start(Rank& rank, int standard_input, int listen_fd);
   std::optional<RankFailure> look_at_end(Rank& rank, const ExitStatus& status) const;
-  std::optional<RankFailure> look_for_standstill(Rank& rank, double elapsed_seconds) const;
+  std::optional<RankFailure> look_for_standstill(Rank& rank, double elapsed_seconds, bool one_is_stopped) const;
   RankFailure failure_of(const Rank& rank, const std::string& reason) const;
 
   const LaunchSpec& spec_;

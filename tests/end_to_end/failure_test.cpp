@@ -92,6 +92,46 @@ TEST_F(Failure, AStoppedRankMakesTheAcceptanceIncompleteWithinSeconds) {
       AllOf(HasSubstr("rank 1 on "), HasSubstr("is stopped and does not go on in phase "), HasSubstr(" of step ")));
 }
 
+struct Loss {
+  const char* name;
+  int signal;
+  const char* strategy;
+  const char* reason;
+  const char* words;
+};
+
+void PrintTo(const Loss& loss, std::ostream* stream) { *stream << loss.name; }
+
+class LostRank : public Failure, public testing::WithParamInterface<Loss> {};
+INSTANTIATE_TEST_SUITE_P(Signals, LostRank,
+                         testing::Values(Loss{"Killed", SIGKILL, "fsdp", "killed", "was killed by signal 9 (SIGKILL)"},
+                                         Loss{"Crashed", SIGSEGV, "ddp", "killed", "was killed by signal 11 (SIGSEGV)"},
+                                         Loss{"Stopped", SIGSTOP, "fsdp", "stopped", "is stopped and does not go on"}),
+                         [](const auto& loss) { return std::string(loss.param.name); });
+
+// The others are in the middle of collectives with it. With SIGSTOP their time-out comes before the launcher's
+// judgement.
+TEST_P(LostRank, EndsAllWithinTheTimeOutAndIsNamed) {
+  constexpr double kTimeout = 3;
+  constexpr int kLost = 1;
+  BackgroundProgram training(
+      program("assay"), command("train", "run",
+                                {"train.max_steps=10000", "parallel.nproc_per_node=3", "parallel.timeout_seconds=3",
+                                 std::string("parallel.strategy=") + GetParam().strategy}));
+  const auto pid = rank_at_step(training, "train-1", kLost, 3);
+  ASSERT_TRUE(pid) << training.err();
+  const auto lost_at = std::chrono::steady_clock::now();
+  ::kill(*pid, GetParam().signal);
+  const auto result = training.finish(kLongest);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - lost_at;
+  EXPECT_LT(taken.count(), kTimeout + 5);
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  const auto cause = last_event(job("run"), -1, "end")["root_cause"];
+  EXPECT_EQ(cause["rank"], kLost);
+  EXPECT_EQ(cause["reason"], GetParam().reason);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 1 on "), HasSubstr(GetParam().words)));
+}
+
 TEST_F(Failure, ASlowedRankIsNamedByTheUtilization) {
   constexpr int kSlowed = 0;
   BackgroundProgram acceptance(

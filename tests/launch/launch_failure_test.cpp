@@ -127,12 +127,14 @@ TEST_F(LaunchTest, TheMessageIsTheRanksOwn) {
 TEST_F(LaunchTest, AStoppedRankIsFound) {
   auto spec = spec_of({"beat", "2", "1", "@1", "stop-itself", "@0", "sleep", "20"}, 2);
   spec.stopped_seconds = 0.5;
+  spec.stall_seconds = 0.2;  // rank 0 makes no progress either, but that is not its fault
   spec.settle_seconds = 0.1;
   std::vector<int> pids;
   note_pids(spec, pids);
   const auto result = launch(spec);
   ASSERT_TRUE(result.root_cause);
   EXPECT_EQ(result.root_cause->rank, 1);
+  EXPECT_EQ(result.failures.size(), 1U);
   EXPECT_EQ(result.root_cause->reason, "stopped");
   EXPECT_EQ(result.root_cause->phase, "forward");
   EXPECT_EQ(result.exit_code, exit_incomplete);

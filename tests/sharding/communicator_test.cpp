@@ -56,10 +56,10 @@ std::vector<float> sum_in_order(int world_size, std::int64_t count, bool reverse
 class GlooWorld : public ::testing::TestWithParam<int> {
  protected:
   static void run(const std::function<void(int, Communicator&)>& body) {
-    const int port = find_free_port();
+    const auto socket = listen_on("127.0.0.1", 0);
     run_ranks(GetParam(), [&](int rank) {
       const SystemClock clock;
-      const auto communicator = make_test_communicator(rank, GetParam(), port, clock);
+      const auto communicator = join(socket, rank, GetParam(), /*timeout_seconds=*/30, clock);
       EXPECT_EQ(communicator->rank(), rank);
       EXPECT_EQ(communicator->world_size(), GetParam());
       body(rank, *communicator);
