@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "harness/core/error.h"
@@ -15,7 +14,6 @@
 #include "harness/train/random.h"
 #include "harness/train/schedule.h"
 #include "harness/train/strategy.h"
-#include "harness/train/tensor_hash.h"
 #include "sharding/gradient_norm.h"
 
 namespace assay {
@@ -295,68 +293,6 @@ EvalRecord Trainer::evaluate(const RowSource& rows) {
   enter(Phase::update);
   record.seconds = parts_.clock.wall_seconds() - start;
   return record;
-}
-
-std::vector<StateTensor> Trainer::state_tensors() {
-  const UntrackedScope untracked;
-  random_state_ = generator_.get_state();
-  std::vector<StateTensor> tensors;
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    for (const auto& group : units_[i].groups()) {
-      const std::string& name = units_[i].name();
-      if (!group->trainable()) {
-        tensors.push_back({"frozen." + name, group->shard_of(group->master())});
-        continue;
-      }
-      tensors.push_back({"parameters." + name, group->shard_of(group->master())});
-      tensors.push_back({"exp_avg." + name, group->shard_of(optimizer_.moments(i).exp_avg)});
-      tensors.push_back({"exp_avg_sq." + name, group->shard_of(optimizer_.moments(i).exp_avg_sq)});
-    }
-  }
-  tensors.push_back({"random_state", random_state_});
-  return tensors;
-}
-
-void Trainer::finish_restore(const Progress& progress) {
-  generator_.set_state(random_state_);
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    for (const auto& group : units_[i].groups()) {
-      group->gather_owned(group->master());
-      if (!group->trainable()) continue;
-      group->gather_owned(optimizer_.moments(i).exp_avg);
-      group->gather_owned(optimizer_.moments(i).exp_avg_sq);
-    }
-  }
-  publish_parameters();
-  progress_ = progress;
-  step_in_work_ = progress.step;
-  scaler_.set_state(progress.loss_scaler);
-  optimizer_.set_num_steps(progress.step - progress.skipped_steps);
-}
-
-std::string Trainer::parameters_hash() const {
-  TensorHash hash;
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    for (const auto& group : units_[i].groups()) hash.add(group->master());
-  }
-  return hash.text();
-}
-
-std::string Trainer::state_hash() const {
-  TensorHash hash;
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    for (const auto& group : units_[i].groups()) {
-      hash.add(group->master());
-      if (!group->trainable()) continue;
-      hash.add(optimizer_.moments(i).exp_avg);
-      hash.add(optimizer_.moments(i).exp_avg_sq);
-    }
-  }
-  const std::array<std::int64_t, 5> counters{progress_.step, progress_.samples, progress_.skipped_steps,
-                                             progress_.loss_scaler.good_steps, optimizer_.num_steps()};
-  hash.add(counters.data(), sizeof(counters));
-  hash.add(&progress_.loss_scaler.scale, sizeof(double));
-  return hash.text();
 }
 
 }  // namespace assay
