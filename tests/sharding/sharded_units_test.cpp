@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <mutex>
+#include <memory>
 
 #include "harness/launch/rendezvous.h"
 #include "harness/train/strategy.h"
@@ -105,6 +106,7 @@ void expect_equal_to(Training& mine, const Reference& reference) {
     if (!mine.all.planned(i).trainable) {
       EXPECT_FALSE(mine.all.value(i).grad().defined());
       EXPECT_FALSE(mine.all.value(i).requires_grad());
+      EXPECT_EQ(mine.all.unit_of(i).groups().back()->master().scalar_type(), mine.all.value(i).scalar_type());
       EXPECT_EQ(moments.exp_avg.defined(), mine.all.unit_of(i).trained() != nullptr);
       continue;
     }
@@ -240,6 +242,44 @@ TEST(ShardedUnits, ShardsOfTrainedAndFrozenParametersRestoreAll) {
       }
     }
   });
+}
+
+// Nine equal units: 4096 elements, 8 KiB gathered in bf16; a gradient on its way is 16 KiB and 16 KiB received.
+TEST(ShardedUnits, NoMoreUnitsThanAllowedTakeMemoryAtOnce) {
+  constexpr std::int64_t kGathered = 4096 * 2;
+  constexpr std::int64_t kReduced = 2 * 4096 * 4;
+  constexpr int kUnits = 9;
+  install_tracking_allocators();
+  const ManualClock clock;
+  const auto communicator = make_fake_communicator(1, 4, clock);
+  const auto device = make_cpu_device(1);
+  for (const bool reshard : {true, false}) {
+    for (const int in_flight : {1, 2, 3, 20}) {
+      SCOPED_TRACE(std::to_string(in_flight) + (reshard ? "" : ", no resharding"));
+      ShardedCase c{StrategyName::fsdp, 4, Precision::bf16};
+      c.units_in_flight = in_flight;
+      c.reshard_after_forward = reshard;
+      RankUnits all(std::vector<PlannedUnit>(kUnits, {{"matrix", {64, 64}}}), sharding_options(sharded_recipe(c)),
+                    *communicator, *device);
+      all.units.begin_step();
+      const auto ledger = std::make_shared<MemoryLedger>();
+      const LedgerScope scope(ledger);
+      for (std::size_t unit = 0; unit < kUnits; ++unit) {
+        all.units.before_forward(unit);
+        all.units.after_forward(unit);
+      }
+      const std::int64_t at_once = std::min(in_flight, kUnits);
+      EXPECT_EQ(ledger->peak_bytes(), (reshard ? at_once : kUnits) * kGathered);
+      EXPECT_EQ(ledger->allocated_bytes(), reshard ? 0 : kUnits * kGathered);
+      for (std::size_t unit = kUnits; unit-- > 0;) {
+        all.units.before_backward(unit);
+        all.units.after_backward(unit);
+      }
+      all.units.end_micro_step();
+      EXPECT_LE(ledger->peak_bytes(), (reshard ? at_once : kUnits) * kGathered + at_once * kReduced);
+      EXPECT_EQ(ledger->allocated_bytes(), 0);
+    }
+  }
 }
 
 }  // namespace
