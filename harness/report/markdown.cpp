@@ -91,8 +91,9 @@ std::string baseline(const Json& report) {
   line("Model", cell(recipe["model"]["path"]) + ", overrides " + cell(recipe["model"]["config"]));
   line("Mode", cell(recipe["mode"]));
   line("Precision (weights and compute)", cell(train["precision"]));
+  const auto moments = text_in(&recipe["optimizer"], "moment_dtype");  // open in a recipe that was not resolved
   line("Optimizer, moments, sharding", cell(recipe["optimizer"]["name"]) + ", moments in " +
-                                           cell(recipe["optimizer"]["moment_dtype"]) + ", strategy " +
+                                           (moments.empty() ? "-" : moments) + ", strategy " +
                                            cell(parallel["strategy"]));
   line("State, bytes a parameter and rank (measured)", number_of(report["memory_of_states"], "bytes_per_parameter"));
   line("Sequence length", cell(recipe["data"]["sequence_length"]));

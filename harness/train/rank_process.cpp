@@ -119,6 +119,7 @@ class RankProcess {
   CommunicatorGroup group_;
   Checkpointer checkpointer_;
   std::unique_ptr<Trainer> trainer_;
+  std::set<std::string> file_dtypes_;  ///< of the weights that were loaded
   Json resumed_from_;
   double save_seconds_ = 0;  ///< of the step being recorded
   std::int64_t trained_tokens_ = 0;
@@ -133,6 +134,7 @@ void RankProcess::load() {
   if (job_.recipe.model.init == ModelInit::load) {
     load_model_weights(trainer_->model(), job_.recipe.model.path,
                        [this](std::size_t unit, std::size_t i, const at::Tensor& values) {
+                         file_dtypes_.insert(name_of_dtype(values.scalar_type()));
                          trainer_->write_parameter(unit, i, values);
                        });
     trainer_->publish_parameters();
@@ -245,6 +247,14 @@ void RankProcess::write_run_event() {
   events_.write("option", {{"name", "model.attention"},
                            {"asked", name_of(job_.recipe.model.attention)},
                            {"used", ops::name_of(trainer_->model().options().attention)}});
+  for (const auto& file_dtype : file_dtypes_) {
+    events_.write("option",
+                  {{"name", "dtype of the weights' files"}, {"asked", file_dtype}, {"used", name_of_dtype(dtype)}});
+    if (leads() && file_dtype != name_of_dtype(dtype)) {
+      log_info("weights in " + file_dtype + " were loaded into " + name_of_dtype(dtype) + " (train.precision " +
+               std::string(name_of(job_.recipe.train.precision)) + ")");
+    }
+  }
   if (dtype != at::kFloat) {
     events_.write("option", {{"name", "train.precision"},
                              {"asked", name_of(job_.recipe.train.precision)},

@@ -29,8 +29,9 @@ TEST_P(Estimate, HasTheContractsFieldsAndIsWhatARunTakes) {
   const auto result = assay(Words{"estimate", recipe, "--json"} + options);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto estimate = parse_json(result.out, "stdout");
-  EXPECT_EQ(keys_of(estimate), (Names{"parameters", "trainable_parameters", "world_size", "formula", "dry_run",
-                                      "device_memory_bytes", "fits", "headroom_bytes", "remedies", "seconds"}));
+  EXPECT_EQ(keys_of(estimate),
+            (Names{"parameters", "trainable_parameters", "world_size", "formula", "dry_run", "device_memory_bytes",
+                   "fits", "headroom_bytes", "remedies", "seconds", "activation_checkpointing"}));
   EXPECT_EQ(keys_of(estimate["formula"]),
             (Names{"weights", "gradients", "optimizer", "activations", "communication", "overhead", "total"}));
   EXPECT_EQ(keys_of(estimate["dry_run"]),

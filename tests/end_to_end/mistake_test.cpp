@@ -209,5 +209,39 @@ TEST_F(Alone, TheWaitForTheOthersHasAnEnd) {
   EXPECT_THAT(result.err, HasSubstr("rank 0 of 2 could not join at 127.0.0.1"));
 }
 
+// I24: the file's dtype does not choose that of the run, and what the run has is said, not what config.json says.
+TEST_F(Mistake, AHalfPrecisionFileIsSaidToBeLoadedIntoFp32) {
+  const auto model = folder.path / "half";
+  std::filesystem::create_directory(model);
+  std::filesystem::copy_file(ASSAY_SOURCE_DIR "/recipes/models/tiny/config.json", model / "config.json");
+  const std::map<std::string, std::vector<std::int64_t>> block{
+      {"input_layernorm", {8}},     {"post_attention_layernorm", {8}}, {"self_attn.q_proj", {8, 8}},
+      {"self_attn.k_proj", {8, 8}}, {"self_attn.v_proj", {8, 8}},      {"self_attn.o_proj", {8, 8}},
+      {"mlp.gate_proj", {16, 8}},   {"mlp.up_proj", {16, 8}},          {"mlp.down_proj", {8, 16}}};
+  const std::vector<std::uint16_t> ones(256 * 8, 0x3F80);  // 1 in bf16
+  std::vector<TensorBytes> tensors;
+  const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    std::size_t numel = 1;
+    for (const auto size : shape) numel *= static_cast<std::size_t>(size);
+    tensors.push_back({name + ".weight", "BF16", shape, ones.data(), numel * sizeof(ones[0])});
+  };
+  add("model.embed_tokens", {256, 8});
+  for (const auto& [name, shape] : block) add("model.layers.0." + name, shape);
+  add("model.norm", {8});
+  add("lm_head", {256, 8});
+  write_safetensors(model / "model.safetensors", tensors, {});
+  const auto result = assay(
+      command("train", "run",
+              {"model.path=" + model.string(), "model.init=load", "train.max_steps=1", "parallel.nproc_per_node=1",
+               "model.config={num_hidden_layers: 1, hidden_size: 8, intermediate_size: 16, num_attention_heads: 1, "
+               "num_key_value_heads: 1, head_dim: 8, vocab_size: 256, tie_word_embeddings: false}"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("weights in bf16 were loaded into fp32 (train.precision fp32)"));
+  EXPECT_EQ(last_event(job("run"), 0, "run")["param_dtype"], "fp32");
+  const auto bytes = last_event(job("run"), 0, "run")["state_bytes_per_parameter"].get<double>();
+  EXPECT_GE(bytes, 16);    // 4 + 4 + 8
+  EXPECT_LE(bytes, 17.5);  // and what a small model pays for blocks of 512 bytes
+}
+
 }  // namespace
 }  // namespace assay

@@ -112,11 +112,14 @@ TEST(Report, NamesWorstMarginAndFailingRanksFirst) {
 }
 
 TEST(Report, MarkdownHasTheBaselineAndTheThreeMemoryFiguresSideBySide) {
-  const auto text = report_markdown(report_of(passing_run()));
-  for (const char* part : {"| Sequence length | 16 |", "| Micro batch, accumulation, global batch | 2, 2, 8 |",
-                           "| Optimizer and sharding | adamw, strategy ddp |", "| Goal | must start |",
-                           "| 0 | 1.07 KiB | 1000 B | 1000 B |", "| 0 | optimizer | 500 B | 500 B |",
-                           "| 1 | backward | 1000 B | 1000 B |", "[jobs/train-1/events](jobs/train-1/events)"}) {
+  auto run = passing_run();
+  run.recipe.optimizer.moment_dtype = FloatType::fp32;
+  const auto text = report_markdown(report_of(run));
+  for (const char* part :
+       {"| Sequence length | 16 |", "| Micro batch, accumulation, global batch | 2, 2, 8 |",
+        "| Optimizer, moments, sharding | adamw, moments in fp32, strategy ddp |", "| Goal | must start |",
+        "| 0 | 1.07 KiB | 1000 B | 1000 B |", "| 0 | optimizer | 500 B | 500 B |", "| 1 | backward | 1000 B | 1000 B |",
+        "[jobs/train-1/events](jobs/train-1/events)"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }
