@@ -70,7 +70,6 @@ class FlatGroup {
   void finish_gather() { gathering_.wait(); }
   /// Gives the memory of gathered weights back.
   void free();
-  bool is_gathered() const { return gathered_; }
 
   /// The gradient of this micro-step is added to from now on: takes zeroed memory if gradients are sharded.
   void begin_gradients();

@@ -167,7 +167,7 @@ CheckpointFigures checkpoint_figures_of(const JobRecord& job) {
       bytes[key] += number_in(event, "bytes").value_or(0);
     }
   }
-  std::vector<double> times, recompute_times;
+  std::vector<double> times;
   for (const auto& [key, seconds] : save_seconds) times.push_back(seconds);
   figures.save_seconds = median_of(times);
   if (!bytes.empty() && bytes.rbegin()->second > 0) figures.bytes = bytes.rbegin()->second;

@@ -95,7 +95,7 @@ std::string baseline(const Json& report) {
   line("Optimizer, moments, sharding", cell(recipe["optimizer"]["name"]) + ", moments in " +
                                            (moments.empty() ? "-" : moments) + ", strategy " +
                                            cell(parallel["strategy"]));
-  line("State, bytes a parameter and rank (measured)", number_of(report["memory_of_states"], "bytes_per_parameter"));
+  line("State, bytes a parameter and rank (measured)", number_of(report, "state_bytes_per_parameter"));
   line("Sequence length", cell(recipe["data"]["sequence_length"]));
   line("Micro batch, accumulation, global batch", cell(train["micro_batch_size"]) + ", " +
                                                       cell(train["gradient_accumulation_steps"]) + ", " +

@@ -245,9 +245,7 @@ Json make_report(const RunRecord& run, const std::vector<Result>& results) {
   if (report["memory"].empty()) report["memory_reason"] = "no training job was started";
   const auto& states_of = undisturbed_job(run);
   const Json* start = states_of.world_size() > 0 ? states_of.last(0, "run", states_of.last_attempt()) : nullptr;
-  report["memory_of_states"] = Json::object();
-  set_or_null(report["memory_of_states"], "bytes_per_parameter", number_in(start, "state_bytes_per_parameter"),
-              kNotMeasured);
+  set_or_null(report, "state_bytes_per_parameter", number_in(start, "state_bytes_per_parameter"), kNotMeasured);
   report["formula"] = member_of(run.estimate, "formula") ? *member_of(run.estimate, "formula") : Json();
   if (report["formula"].is_null()) report["formula_reason"] = "there is no estimate";
   report["throughput"] = throughput_json(run);

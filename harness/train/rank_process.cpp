@@ -308,7 +308,12 @@ void RankProcess::save(const StepRecord& record) {
 
 void RankProcess::check_something_was_trained(int stop_signal) const {
   const auto& progress = trainer_->progress();
-  if (stop_signal != 0 || trained_tokens_ > 0 || progress.skipped_steps < progress.step) return;
+  if (stop_signal != 0 || progress.skipped_steps < progress.step) return;
+  if (trained_tokens_ > 0) {
+    throw Error(ErrorKind::numeric, "the fp16 gradients of all " + std::to_string(progress.step) +
+                                        " steps overflowed, so the model is what it was; lower "
+                                        "train.loss_scale.initial, or train more steps: each halves it");
+  }
   throw Error(ErrorKind::data, "no token was trained in " + std::to_string(progress.step) +
                                    " steps, so the model is what it was: every label is ignored (-100) in " +
                                    rows_->description());

@@ -179,7 +179,8 @@ TEST_F(Accept, NumbersThatAreNotFiniteRejectAndNameRankAndStep) {
   EXPECT_EQ(report("run")["verdict"], "rejected");
   const auto job = results("run").at("train.job");
   EXPECT_EQ(job["status"], "fail");
-  EXPECT_THAT(job["reason"].get<std::string>(), ContainsRegex("rank [01] on .*step [0-9]+ is not finite.*first on rank [01]: the "));
+  EXPECT_THAT(job["reason"].get<std::string>(),
+              ContainsRegex("rank [01] on .*step [0-9]+ is not finite.*first on rank [01]: the "));
   EXPECT_EQ(job["ranks"].size(), 1U);
   EXPECT_EQ(results("run").at("utilization.stage")["status"], "skip");
 }

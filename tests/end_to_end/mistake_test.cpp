@@ -209,6 +209,16 @@ TEST_F(Alone, TheWaitForTheOthersHasAnEnd) {
   EXPECT_THAT(result.err, HasSubstr("rank 0 of 2 could not join at 127.0.0.1"));
 }
 
+// Skipping is for a step now and then: a run that only skipped measured nothing.
+TEST_F(Mistake, ARunOfNothingButOverflowsIsRejected) {
+  const auto result = assay(command("train", "run",
+                                    {"train.precision=fp16", "train.loss_scale.initial=1000000000000",
+                                     "train.max_steps=3", "parallel.nproc_per_node=1"}));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the fp16 gradients of all 3 steps overflowed"));
+  EXPECT_EQ(last_event(job("run"), 0, "step")["skipped"], true);
+}
+
 // I24: the file's dtype does not choose that of the run, and what the run has is said, not what config.json says.
 TEST_F(Mistake, AHalfPrecisionFileIsSaidToBeLoadedIntoFp32) {
   const auto model = folder.path / "half";
