@@ -36,8 +36,15 @@ class Device {
 /// The CPU with `num_threads` threads for each rank. Sets the thread count of LibTorch in this process.
 std::unique_ptr<Device> make_cpu_device(int num_threads);
 
-/// A dry run of a CPU rank with `num_threads` threads: tensors without memory or values. The same operators allocate
-/// the same blocks in the same order as on the CPU, scratch of kernels included.
-std::unique_ptr<Device> make_meta_device(int num_threads);
+/// What a dry run stands for.
+struct MetaTarget {
+  bool cuda = false;            ///< a CUDA card, else the CPU
+  int num_threads = 1;          ///< of a CPU rank; its kernels take scratch for each
+  int compute_capability = 90;  ///< of the card: 80 for 8.0
+};
+
+/// A dry run: tensors without memory or values. The same operators allocate the same blocks in the same order as on the
+/// target, scratch of kernels included. The target belongs to the calling thread until its next call.
+std::unique_ptr<Device> make_meta_device(const MetaTarget& target);
 
 }  // namespace assay

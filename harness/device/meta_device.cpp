@@ -8,7 +8,7 @@ namespace {
 
 class MetaDevice final : public Device {
  public:
-  explicit MetaDevice(int num_threads) { set_meta_target_threads(num_threads); }
+  explicit MetaDevice(const MetaTarget& target) { set_meta_target(target); }
 
   c10::Device torch_device() const override { return c10::Device(c10::kMeta); }
 
@@ -34,6 +34,6 @@ class MetaDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_meta_device(int num_threads) { return std::make_unique<MetaDevice>(num_threads); }
+std::unique_ptr<Device> make_meta_device(const MetaTarget& target) { return std::make_unique<MetaDevice>(target); }
 
 }  // namespace assay

@@ -17,7 +17,7 @@ namespace {
 
 using at::Tensor;
 
-thread_local int target_threads = 1;
+thread_local MetaTarget target;
 
 Tensor meta_index_select(const Tensor& self, std::int64_t dim, const Tensor& index) {
   auto shape = self.sizes().vec();
@@ -54,7 +54,7 @@ std::tuple<Tensor, Tensor> meta_flash_for_cpu(const Tensor& query, const Tensor&
       at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat)).transpose(1, 2);
   const auto split = flash_split(query.size(2), key.size(2));
   const std::int64_t scratch = split.query * (split.key + 2 + query.size(3));
-  const Tensor buffer = at::empty({target_threads, scratch}, query.options());
+  const Tensor buffer = at::empty({target.num_threads, scratch}, query.options());
   return {output, logsumexp};
 }
 
@@ -68,7 +68,7 @@ std::tuple<Tensor, Tensor, Tensor> meta_flash_for_cpu_backward(const Tensor& /*g
   Tensor grad_key = empty_heads_inside(key, key.size(3));
   Tensor grad_value = empty_heads_inside(value, value.size(3));
   const auto split = flash_split(query.size(2), key.size(2));
-  const Tensor scores = at::empty({target_threads, 2 * split.query * split.key}, query.options());
+  const Tensor scores = at::empty({target.num_threads, 2 * split.query * split.key}, query.options());
   const Tensor row_sums = at::empty({split.query}, query.options());
   return {grad_query, grad_key, grad_value};
 }
@@ -88,6 +88,6 @@ TORCH_LIBRARY_IMPL(aten, Meta, m) {
 
 }  // namespace
 
-void set_meta_target_threads(int num_threads) { target_threads = num_threads; }
+void set_meta_target(const MetaTarget& new_target) { target = new_target; }
 
 }  // namespace assay

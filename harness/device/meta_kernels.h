@@ -1,8 +1,10 @@
 #pragma once
 
+#include "harness/device/device.h"
+
 namespace assay {
 
-/// Number of threads of the CPU rank whose scratch memory the Meta kernels of this thread stand for.
-void set_meta_target_threads(int num_threads);
+/// The device whose results and scratch memory the Meta kernels of this thread stand for.
+void set_meta_target(const MetaTarget& target);
 
 }  // namespace assay

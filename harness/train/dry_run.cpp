@@ -14,7 +14,7 @@ std::shared_ptr<MemoryLedger> dry_run(const Recipe& recipe, const ModelConfig& c
   ledger->record_events(record_events);
   const LedgerScope scope(ledger);
   const ManualClock clock;
-  const auto device = make_meta_device(static_cast<int>(recipe.train.num_threads));
+  const auto device = make_meta_device({.num_threads = static_cast<int>(recipe.train.num_threads)});
   const auto communicator = make_fake_communicator(rank, world_size, clock);
   const auto rows = make_synthetic_rows(recipe.data.sequence_length, config.vocab_size, recipe.seed);
   Trainer trainer(recipe, config, {*device, *communicator, clock, *ledger, *rows, {}});

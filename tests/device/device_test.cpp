@@ -24,7 +24,7 @@ TEST(CpuDevice, ValuesGoUpAndComeBack) {
 }
 
 TEST(MetaDevice, HasShapesAndTypesAndReadsZeros) {
-  const auto device = make_meta_device(1);
+  const auto device = make_meta_device({});
   const at::Tensor doubles = device->upload({1, 2, 3});
   const at::Tensor floats = device->upload(std::vector<float>(6), {2, 3});
   const at::Tensor ids = device->upload(std::vector<std::int64_t>(4), {4});
@@ -53,7 +53,7 @@ std::string trace(Device& device, const std::function<std::vector<at::Tensor>(c1
 
 void expect_same_trace(int num_threads, const std::function<std::vector<at::Tensor>(c10::Device)>& call) {
   const auto cpu = make_cpu_device(num_threads);
-  const auto meta = make_meta_device(num_threads);
+  const auto meta = make_meta_device({.num_threads = num_threads});
   const std::string on_cpu = trace(*cpu, call);
   EXPECT_EQ(trace(*meta, call), on_cpu);
   EXPECT_GT(on_cpu.size(), 8U);
