@@ -11,9 +11,9 @@ namespace assay {
 
 /// What PYTORCH_ALLOC_CONF sets, and what the device has.
 struct AllocatorSettings {
-  std::int64_t capacity_bytes = 0;  ///< of the device; 0: unlimited
-  std::int64_t limit_bytes = 0;     ///< PyTorch's memory fraction as bytes; 0: not set
-  std::optional<std::int64_t> max_split_size_bytes;
+  std::int64_t capacity_bytes = 0;                   ///< of the device; 0: unlimited
+  std::int64_t limit_bytes = 0;                      ///< PyTorch's memory fraction as bytes; 0: not set
+  std::optional<std::int64_t> max_split_size_bytes;  ///< more than 20 MiB, as PyTorch demands
   bool expandable_segments = false;
   std::int64_t roundup_power2_divisions = 0;  ///< 0 or 1: off; else a power of two
   double garbage_collection_threshold = 0;    ///< 0: off; works only under a limit, as in PyTorch
@@ -34,7 +34,7 @@ struct AllocatorStatistics {
   AllocatorFigure reserved;        ///< taken from the device
   AllocatorFigure requested;       ///< of the active blocks, before rounding
   AllocatorFigure inactive_split;  ///< free parts of segments that are in use
-  std::int64_t num_segments = 0;   ///< now, expandable areas with memory included
+  std::int64_t num_segments = 0;   ///< now; expandable areas are not counted
   std::int64_t num_alloc_retries = 0;
   std::int64_t num_ooms = 0;
 };
@@ -68,8 +68,8 @@ struct SegmentEvent {
 /// The CUDA caching allocator of PyTorch 2.11 as arithmetic: no memory, only addresses and sizes. Rounding, two pools,
 /// best fit by (size, address) within a stream, split, merge, release and retry on a full device, expandable segments,
 /// oversize blocks and garbage collection follow c10/cuda/CUDACachingAllocator.cpp rule by rule, so that equal requests
-/// give equal addresses, segments and statistics. Not modelled: private pools (CUDA graphs), callbacks, memory the driver
-/// itself cannot give as one piece. One thread at a time. Public constants are those of the source.
+/// give equal addresses, segments and statistics. Not modelled: private pools (CUDA graphs), callbacks, memory the
+/// driver itself cannot give as one piece. One thread at a time. Public constants are those of the source.
 class AllocatorModel {
  public:
   using BlockId = std::int32_t;  ///< valid until it is freed
@@ -91,9 +91,9 @@ class AllocatorModel {
   /// Told of every change of segments from now on; before allocate() returns.
   void set_segment_listener(std::function<void(const SegmentEvent&)> listener) { listener_ = std::move(listener); }
 
-  /// Takes over segments that exist already, as a snapshot has them; before the first allocate(). Gives the ids of the
-  /// allocated blocks by address order of `segments`. Not counted as a peak before the first event.
-  std::vector<BlockId> begin_with(const std::vector<AllocatorSegment>& segments);
+  /// Takes over segments that exist already, as a snapshot has them; before the first allocate(). What no block covers
+  /// is free. Gives the ids of the blocks that are allocated or waiting, by address. Segments must not overlap.
+  std::vector<BlockId> begin_with(std::vector<AllocatorSegment> segments);
 
   /// A block of at least `bytes` (1 or more), or nothing when the device is full; then all free segments were given
   /// back, as PyTorch does before it throws.
@@ -181,6 +181,9 @@ class AllocatorModel {
   void release_segment(BlockId id);
   void release_free(Pool& pool);
 
+  BlockId begin_stretch(const AllocatorSegment& segment, BlockId before, std::vector<BlockId>& in_use);
+  void end_area(BlockId last, std::int64_t area_end);
+  std::int64_t area_bytes(std::int64_t at_least, bool small) const;
   std::int64_t expandable_bytes(BlockId id) const;
   bool is_free_or_unmapped(BlockId id) const;
   bool has_room(BlockId id, std::int64_t bytes) const;
