@@ -2,121 +2,19 @@
 
 #include <cmath>
 #include <numbers>
-#include <optional>
 #include <set>
 
 #include "harness/core/error.h"
 #include "harness/core/files.h"
 #include "harness/core/json.h"
-#include "harness/core/nearest.h"
+#include "model/config_reader.h"
 
 namespace assay {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 40;
 constexpr double kMostParameters = 1e15;  // keeps every byte count within 64 bits
 
-// Reads keys of one JSON object; every problem names the file, the key and the value.
-class KeyReader {
- public:
-  KeyReader(const Json& object, std::string where, ErrorKind kind, std::vector<std::string>& notes)
-      : object_(object), where_(std::move(where)), kind_(kind), notes_(notes) {}
-
-  /// The same for an object within this one.
-  KeyReader nested(const Json& object, const std::string& name) const {
-    return {object, where_ + ": " + name, kind_, notes_};
-  }
-
-  [[noreturn]] void fail(const std::string& reason) const { throw Error(kind_, where_ + ": " + reason); }
-
-  [[noreturn]] void refuse(const std::string& key, const std::string& reason) const {
-    const auto found = object_.find(key);
-    fail(key + (found == object_.end() ? "" : ": " + dump_json(*found)) + ": " + reason);
-  }
-
-  const Json* find(const std::string& key) {
-    known_.insert(key);
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  std::int64_t integer(const std::string& key, std::optional<std::int64_t> fallback, std::int64_t least = 1) {
-    const Json* value = find(key);
-    if (value == nullptr) return use_default(key, fallback);
-    if (!value->is_number_integer()) refuse(key, "must be a whole number");
-    const bool too_large =
-        value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(kLargest);
-    if (too_large || value->get<std::int64_t>() < least || value->get<std::int64_t>() > kLargest) {
-      refuse(key, "must be between " + std::to_string(least) + " and " + std::to_string(kLargest));
-    }
-    return value->get<std::int64_t>();
-  }
-
-  double number(const std::string& key, std::optional<double> fallback) {
-    const Json* value = find(key);
-    if (value == nullptr) return use_default(key, fallback);
-    if (!value->is_number()) refuse(key, "must be a number");
-    const double result = value->get<double>();
-    if (!(result > 0) || !std::isfinite(result)) refuse(key, "must be above 0");
-    return result;
-  }
-
-  bool boolean(const std::string& key, bool fallback) {
-    const Json* value = find(key);
-    if (value == nullptr) return use_default(key, std::optional<bool>(fallback));
-    if (!value->is_boolean()) refuse(key, "must be true or false");
-    return value->get<bool>();
-  }
-
-  std::string text(const std::string& key, std::optional<std::string> fallback) {
-    const Json* value = find(key);
-    if (value == nullptr) return use_default(key, fallback);
-    if (!value->is_string()) refuse(key, "must be a text");
-    return value->get<std::string>();
-  }
-
-  // A setting that changes the model in a way this program does not compute must have its neutral value.
-  void require(const std::string& key, const Json& neutral) {
-    const Json* value = find(key);
-    if (value != nullptr && *value != neutral) refuse(key, "is not supported, only " + dump_json(neutral) + " is");
-  }
-
-  // Keys that the user adds to the file's own: one without an effect is a slip.
-  void refuse_unknown(const std::vector<std::string>& added, const std::set<std::string>& harmless) const {
-    std::vector<std::string> names(known_.begin(), known_.end());
-    names.insert(names.end(), harmless.begin(), harmless.end());
-    for (const auto& key : added) {
-      if (known_.count(key) != 0 || harmless.count(key) != 0) continue;
-      const auto nearest = nearest_name(key, names);
-      refuse(key, "is no key of config.json that has an effect here" +
-                      (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
-    }
-  }
-
-  void note_unknown(const std::set<std::string>& harmless) {
-    for (const auto& item : object_.items()) {
-      if (known_.count(item.key()) == 0 && harmless.count(item.key()) == 0) {
-        notes_.push_back(where_ + ": " + item.key() + " is unknown and has no effect");
-      }
-    }
-  }
-
- private:
-  template <class T>
-  T use_default(const std::string& key, const std::optional<T>& fallback) {
-    if (!fallback) fail(key + " is missing");
-    notes_.push_back(where_ + ": " + key + " is absent, the default is taken");
-    return *fallback;
-  }
-
-  const Json& object_;
-  std::string where_;
-  ErrorKind kind_;
-  std::vector<std::string>& notes_;
-  std::set<std::string> known_;
-};
-
-RopeType rope_type_from(KeyReader& keys) {
+RopeType rope_type_from(ConfigReader& keys) {
   const Json* type = keys.find("rope_type");
   const Json* legacy = keys.find("type");
   if (type == nullptr) type = legacy;
@@ -128,7 +26,7 @@ RopeType rope_type_from(KeyReader& keys) {
               "is a rotary scaling this program does not have; default, linear and llama3 are supported");
 }
 
-RopeParameters read_rope(KeyReader& top) {
+RopeParameters read_rope(ConfigReader& top) {
   RopeParameters rope;
   const Json* nested = top.find("rope_parameters");
   const Json* scaling = top.find("rope_scaling");
@@ -142,7 +40,7 @@ RopeParameters read_rope(KeyReader& top) {
     return rope;
   }
   if (!nested->is_object()) top.refuse("rope_parameters", "must be an object");
-  KeyReader keys = top.nested(*nested, "rope settings");
+  ConfigReader keys = top.nested(*nested, "rope settings");
   const Json* inner_theta = keys.find("rope_theta");
   if (inner_theta != nullptr && top_theta != nullptr && *inner_theta != *top_theta) {
     top.refuse("rope_theta", "contradicts " + dump_json(*inner_theta) + " in rope_parameters; leave one of them out");
@@ -169,12 +67,12 @@ const std::set<std::string>& harmless_keys() {
   return keys;
 }
 
-void check_shape(const ModelConfig& config, KeyReader& keys) {
+void check_shape(const ModelConfig& config, ConfigReader& keys) {
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
     keys.refuse("num_key_value_heads",
                 "must divide num_attention_heads (" + std::to_string(config.num_attention_heads) + ")");
   }
-  if (config.head_dim % 2 != 0)
+  if (config.head_dim % 2 != 0 && !config.learned_positions)
     keys.refuse("head_dim", "must be even for rotary embedding, it is " + std::to_string(config.head_dim));
   const auto product = [](auto... sizes) { return (static_cast<double>(sizes) * ...); };
   const double block =
@@ -185,13 +83,22 @@ void check_shape(const ModelConfig& config, KeyReader& keys) {
   if (parameters > kMostParameters) keys.fail("these sizes make more than 1e15 parameters; look for a wrong number");
 }
 
-ModelConfig read_config(const Json& json, const std::string& where, ErrorKind kind,
-                        const std::vector<std::string>& added = {}) {
-  ModelConfig config;
-  KeyReader keys(json, where, kind, config.notes);
-  config.model_type = keys.text("model_type", std::nullopt);
-  if (config.model_type != "llama")
-    keys.refuse("model_type", "is a model family this program does not train; llama is supported");
+/// Keys of families that say which rows a token may look at: nothing that is counted here depends on it.
+void read_sliding_window(ModelConfig& config, ConfigReader& keys) {
+  if (config.model_type == "llama") {
+    if (keys.find("sliding_window") != nullptr)
+      keys.refuse("sliding_window", "is a setting this program does not train");
+    return;
+  }
+  if (config.model_type != "mistral") keys.require("use_sliding_window", false);
+  keys.find("max_window_layers");
+  const Json* window = keys.find("sliding_window");
+  if (window != nullptr && config.model_type == "mistral") {
+    config.notes.push_back("sliding_window " + dump_json(*window) + " has no effect on what is counted");
+  }
+}
+
+void read_llama_family(ModelConfig& config, ConfigReader& keys) {
   config.vocab_size = keys.integer("vocab_size", std::nullopt);
   config.hidden_size = keys.integer("hidden_size", std::nullopt);
   config.intermediate_size = keys.integer("intermediate_size", std::nullopt);
@@ -208,13 +115,54 @@ ModelConfig read_config(const Json& json, const std::string& where, ErrorKind ki
   config.initializer_range = keys.number("initializer_range", 0.02);
   config.tie_word_embeddings = keys.boolean("tie_word_embeddings", false);
   config.rope = read_rope(keys);
+  config.qkv_bias = config.model_type == "qwen2";
+  config.qk_norm = config.model_type == "qwen3";
   check_shape(config, keys);
+  read_sliding_window(config, keys);
   keys.require("hidden_act", "silu");
   keys.require("attention_bias", false);
   keys.require("mlp_bias", false);
   keys.require("pretraining_tp", 1);
-  for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok", "quantization_config",
-                          "sliding_window", "use_parallel_residual"}) {
+}
+
+void read_gpt2(ModelConfig& config, ConfigReader& keys) {
+  config.vocab_size = keys.integer("vocab_size", std::nullopt);
+  config.hidden_size = keys.integer("n_embd", std::nullopt);
+  config.intermediate_size = keys.integer("n_inner", 4 * config.hidden_size);
+  config.num_hidden_layers = keys.integer("n_layer", std::nullopt);
+  config.num_attention_heads = config.num_key_value_heads = keys.integer("n_head", std::nullopt);
+  if (config.hidden_size % config.num_attention_heads != 0) {
+    keys.refuse("n_head", "must divide n_embd (" + std::to_string(config.hidden_size) + ")");
+  }
+  config.head_dim = config.hidden_size / config.num_attention_heads;
+  config.max_position_embeddings = keys.integer("n_positions", 1024);
+  config.initializer_range = keys.number("initializer_range", 0.02);
+  config.tie_word_embeddings = keys.boolean("tie_word_embeddings", true);
+  config.qkv_bias = config.other_biases = config.learned_positions = true;
+  config.gated_mlp = false;
+  check_shape(config, keys);
+  keys.number("layer_norm_epsilon", 1e-5);
+  keys.require("activation_function", "gelu_new");
+  keys.require("add_cross_attention", false);
+}
+
+ModelConfig read_config(const Json& json, const std::string& where, ErrorKind kind,
+                        const std::vector<std::string>& added = {}) {
+  ModelConfig config;
+  ConfigReader keys(json, where, kind, config.notes);
+  config.model_type = keys.text("model_type", std::nullopt);
+  if (config.model_type == "gpt2") {
+    read_gpt2(config, keys);
+  } else if (config.model_type == "llama" || config.model_type == "mistral" || config.model_type == "qwen2" ||
+             config.model_type == "qwen3") {
+    read_llama_family(config, keys);
+  } else {
+    keys.refuse("model_type",
+                "is a model family this program does not know; llama is trained, mistral, qwen2, qwen3 and gpt2 are "
+                "estimated by formula");
+  }
+  for (const char* key :
+       {"num_experts", "num_local_experts", "num_experts_per_tok", "quantization_config", "use_parallel_residual"}) {
     if (keys.find(key) != nullptr) keys.refuse(key, "is a setting this program does not train");
   }
   keys.refuse_unknown(added, harmless_keys());
@@ -224,15 +172,46 @@ ModelConfig read_config(const Json& json, const std::string& where, ErrorKind ki
 
 }  // namespace
 
-std::int64_t ModelConfig::num_matmul_parameters() const {
-  const std::int64_t attention = hidden_size * head_dim * (2 * num_attention_heads + 2 * num_key_value_heads);
-  const std::int64_t block = attention + 3 * hidden_size * intermediate_size;
-  return num_hidden_layers * block + vocab_size * hidden_size;
+std::vector<BlockMatrix> ModelConfig::block_matrices() const {
+  const std::int64_t queries = num_attention_heads * head_dim;
+  const std::int64_t keys = num_key_value_heads * head_dim;
+  if (!gated_mlp) {
+    return {{"attn.c_attn", hidden_size, queries + 2 * keys},
+            {"attn.c_proj", queries, hidden_size},
+            {"mlp.c_fc", hidden_size, intermediate_size},
+            {"mlp.c_proj", intermediate_size, hidden_size}};
+  }
+  return {{"self_attn.q_proj", hidden_size, queries},        {"self_attn.k_proj", hidden_size, keys},
+          {"self_attn.v_proj", hidden_size, keys},           {"self_attn.o_proj", queries, hidden_size},
+          {"mlp.gate_proj", hidden_size, intermediate_size}, {"mlp.up_proj", hidden_size, intermediate_size},
+          {"mlp.down_proj", intermediate_size, hidden_size}};
+}
+
+std::int64_t ModelConfig::num_embedding_parameters() const {
+  return (vocab_size + (learned_positions ? max_position_embeddings : 0)) * hidden_size;
+}
+
+std::int64_t ModelConfig::num_block_parameters() const {
+  const std::int64_t norm = (other_biases ? 2 : 1) * hidden_size;
+  std::int64_t parameters = 2 * norm + (qk_norm ? 2 * head_dim : 0);
+  for (const auto& matrix : block_matrices()) parameters += matrix.in * matrix.out;
+  if (qkv_bias) parameters += (num_attention_heads + 2 * num_key_value_heads) * head_dim;
+  if (other_biases) parameters += hidden_size + intermediate_size + hidden_size;
+  return parameters;
+}
+
+std::int64_t ModelConfig::num_head_parameters() const {
+  return (other_biases ? 2 : 1) * hidden_size + (tie_word_embeddings ? 0 : vocab_size * hidden_size);
 }
 
 std::int64_t ModelConfig::num_parameters() const {
-  const std::int64_t embedding = tie_word_embeddings ? 0 : vocab_size * hidden_size;
-  return num_matmul_parameters() + embedding + (2 * num_hidden_layers + 1) * hidden_size;
+  return num_embedding_parameters() + num_hidden_layers * num_block_parameters() + num_head_parameters();
+}
+
+std::int64_t ModelConfig::num_matmul_parameters() const {
+  std::int64_t block = 0;
+  for (const auto& matrix : block_matrices()) block += matrix.in * matrix.out;
+  return num_hidden_layers * block + vocab_size * hidden_size;
 }
 
 double ModelConfig::model_flops_per_token(std::int64_t sequence_length) const {
@@ -281,6 +260,14 @@ ModelConfig load_model_config(const std::filesystem::path& folder, const std::st
   }
   json.update(changes);
   return read_config(json, path.string() + " with model.config " + dump_json(changes), ErrorKind::recipe, added);
+}
+
+bool is_trained(const ModelConfig& config) { return config.model_type == "llama"; }
+
+void require_trained(const ModelConfig& config) {
+  if (is_trained(config)) return;
+  throw Error(ErrorKind::recipe, "model_type " + config.model_type +
+                                     " is estimated by formula only, this version does not train it; llama is trained");
 }
 
 }  // namespace assay

@@ -52,6 +52,7 @@ std::int64_t Parameter::numel() const {
 
 Transformer::Transformer(const ModelConfig& config, const TransformerOptions& options, Device& device)
     : config_(config), options_(options), units_(declare_units(config)) {
+  require_trained(config);
   if (options.sequence_length > config.max_position_embeddings) {
     throw Error(ErrorKind::recipe, "data.sequence_length " + std::to_string(options.sequence_length) +
                                        " is longer than the model's max_position_embeddings " +
