@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "harness/memory/activation_formula.h"
+#include "harness/memory/lora_formula.h"
+
 namespace assay {
 namespace {
 
 constexpr std::int64_t kFp32 = 4;
 constexpr std::int64_t kBf16 = 2;
-constexpr std::int64_t kInt64 = 8;
 
 /// Bytes of one element of each kind, and over how many ranks it is spread.
 struct Layout {
@@ -22,6 +24,7 @@ struct Layout {
   bool shards_parameters() const { return strategy == StrategyName::fsdp; }
   bool shards_gradients() const { return shards_parameters() || strategy == StrategyName::zero2; }
   bool shards_optimizer() const { return shards_gradients() || strategy == StrategyName::zero1; }
+  bool copies_to_send() const { return world_size > 1 && wire != gradient; }
 };
 
 std::int64_t bytes_of(FloatType type) { return type == FloatType::bf16 ? kBf16 : kFp32; }
@@ -30,11 +33,12 @@ Layout layout_of(const Recipe& recipe, std::int64_t world_size) {
   Layout layout;
   layout.world_size = world_size;
   layout.strategy = recipe.parallel.strategy.value_or(StrategyName::none);
-  layout.moment = bytes_of(recipe.optimizer.moment_dtype.value_or(FloatType::fp32));
+  const bool pure = recipe.train.precision == Precision::pure_bf16;
+  layout.moment = bytes_of(recipe.optimizer.moment_dtype.value_or(pure ? FloatType::bf16 : FloatType::fp32));
   layout.wire = bytes_of(recipe.parallel.reduce_dtype);
   if (recipe.train.precision == Precision::fp32) return layout;
   layout.weight = kBf16;
-  if (recipe.train.precision == Precision::pure_bf16) {
+  if (pure) {
     layout.gradient = layout.wire = kBf16;
   } else {
     layout.master = kFp32;
@@ -42,62 +46,119 @@ Layout layout_of(const Recipe& recipe, std::int64_t world_size) {
   return layout;
 }
 
-struct BlockBytes {
-  std::int64_t kept = 0;      ///< of each block, from its forward to its backward
-  std::int64_t computed = 0;  ///< of one block at a time, when it is computed again
+/// What a unit is made of.
+struct UnitSize {
+  std::int64_t frozen_bytes = 0;
+  std::int64_t trained = 0;  ///< parameters
 };
 
-BlockBytes block_bytes_per_token(const Recipe& recipe, const ModelConfig& config, std::int64_t element) {
-  const std::int64_t queries = config.num_attention_heads * config.head_dim;
-  const std::int64_t keys = config.num_key_value_heads * config.head_dim;
-  const std::int64_t hidden = config.hidden_size;
-  const std::int64_t inner = config.intermediate_size;
-  const std::int64_t all =
-      (4 * hidden + 2 * queries + 2 * keys + 3 * inner) * element + (config.num_attention_heads + 2) * kFp32;
-  const std::int64_t taped =
-      (2 * hidden + 2 * queries + 2 * keys + 2 * inner) * element + config.num_attention_heads * kFp32;
-  switch (recipe.train.activation_checkpointing) {
-    case ActivationCheckpointing::none:
-      return {all, 0};
-    case ActivationCheckpointing::selective:
-      return {taped, all - taped};
-    case ActivationCheckpointing::full:
-      return {hidden * element, all - hidden * element};
+struct Units {
+  UnitSize embedding;
+  UnitSize block;   ///< the largest
+  UnitSize blocks;  ///< all of them
+  UnitSize head;
+};
+
+std::int64_t frozen_block_bytes(const Recipe& recipe, const ModelConfig& config, const Layout& layout) {
+  if (recipe.quantization.type != QuantizationType::nf4) return config.num_block_parameters() * layout.weight;
+  std::int64_t others = config.num_block_parameters();
+  std::int64_t bytes = 0;
+  for (const auto& matrix : config.block_matrices()) {
+    others -= matrix.in * matrix.out;
+    bytes += nf4_bytes(recipe.quantization, matrix.in * matrix.out);
   }
-  return {all, 0};
+  return bytes + others * layout.weight;
 }
 
-std::int64_t activation_bytes(const Recipe& recipe, const ModelConfig& config, std::int64_t element) {
-  const std::int64_t tokens = recipe.train.micro_batch_size * recipe.data.sequence_length;
-  const std::int64_t chunk = std::min(tokens, recipe.train.loss_chunk_tokens);
-  const auto block = block_bytes_per_token(recipe, config, element);
-  const std::int64_t blocks = tokens * (config.num_hidden_layers * block.kept + block.computed);
-  // The last block's output, its norm and the gradient of that; logits and their log-softmax for one chunk.
-  const std::int64_t head = tokens * (3 * config.hidden_size * element + kFp32) + 2 * chunk * config.vocab_size * kFp32;
-  const std::int64_t batches = recipe.train.gradient_accumulation_steps * tokens * (2 * kInt64 + kFp32);
-  return blocks + head + batches;
-}
-
-std::int64_t largest_unit_elements(const ModelConfig& config) {
-  const std::int64_t embedding = config.vocab_size * config.hidden_size;
-  const std::int64_t block =
-      config.hidden_size * config.head_dim * 2 * (config.num_attention_heads + config.num_key_value_heads) +
-      3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size;
-  const std::int64_t head = config.hidden_size + (config.tie_word_embeddings ? 0 : embedding);
-  return std::max({embedding, block, head});
-}
-
-std::int64_t communication_bytes(const Recipe& recipe, const ModelConfig& config, const Layout& layout) {
-  const std::int64_t in_flight = recipe.parallel.units_in_flight;
-  std::int64_t per_element = 0;
-  if (layout.shards_parameters()) per_element += in_flight * layout.weight;
-  if (layout.shards_gradients()) per_element += in_flight * layout.gradient;
-  if (layout.world_size > 1) {
-    const std::int64_t buffers = layout.wire == layout.gradient ? 1 : 2;  // received, and sent if it is a copy
-    per_element += std::max<std::int64_t>(1, in_flight - 1) * buffers * layout.wire;
+Units units_of(const Recipe& recipe, const ModelConfig& config, const Layout& layout) {
+  const std::int64_t embedding = config.num_embedding_parameters();
+  const std::int64_t block = config.num_block_parameters();
+  const std::int64_t head = config.num_head_parameters();
+  const std::int64_t layers = config.num_hidden_layers;
+  if (recipe.mode == Mode::pretrain || recipe.mode == Mode::full) {
+    return {{0, embedding}, {0, block}, {0, layers * block}, {0, head}};
   }
-  return per_element * largest_unit_elements(config);
+  const std::int64_t frozen_block = frozen_block_bytes(recipe, config, layout);
+  Units units{{embedding * layout.weight, 0}, {frozen_block, 0}, {layers * frozen_block, 0}, {head * layout.weight, 0}};
+  if (!trains_adapters(recipe.mode)) return units;
+  const std::int64_t table = config.vocab_size * config.hidden_size;
+  if (trains_embedding(recipe)) units.embedding.trained = table;
+  if (trains_head(recipe)) units.head.trained = table;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    std::int64_t trained = 0;
+    for (const auto& adapter : block_adapters(recipe.lora, config, layer)) trained += adapter.num_parameters();
+    units.block.trained = std::max(units.block.trained, trained);
+    units.blocks.trained += trained;
+  }
+  return units;
 }
+
+FormulaTerms state_terms(const Units& units, const Layout& layout) {
+  const auto part = [&](std::int64_t whole, bool sharded) {
+    return sharded ? (whole + layout.world_size - 1) / layout.world_size : whole;
+  };
+  const std::int64_t trained = units.embedding.trained + units.blocks.trained + units.head.trained;
+  const std::int64_t frozen = units.embedding.frozen_bytes + units.blocks.frozen_bytes + units.head.frozen_bytes;
+  const bool masters_only = layout.shards_parameters() && layout.master > 0;
+  FormulaTerms terms;
+  terms.weights = (masters_only ? layout.master : layout.weight) * part(trained, layout.shards_parameters()) +
+                  part(frozen, layout.shards_parameters());
+  terms.gradients = layout.gradient * part(trained, layout.shards_gradients());
+  terms.optimizer = (2 * layout.moment + (masters_only ? 0 : layout.master)) * part(trained, layout.shards_optimizer());
+  return terms;
+}
+
+/// Communication's bytes of units; see formula_bytes().
+class Traffic {
+ public:
+  Traffic(const Recipe& recipe, const ModelConfig& config, const Units& units, const Layout& layout)
+      : recipe_(recipe), config_(config), units_(units), layout_(layout) {}
+
+  std::int64_t at_loss() const {
+    const UnitSize& head = config_.tie_word_embeddings ? units_.embedding : units_.head;
+    const std::int64_t all = gathered(units_.embedding) + gathered(units_.blocks) + gathered(units_.head);
+    const std::int64_t used = gathered(units_.head) + (config_.tie_word_embeddings ? gathered(units_.embedding) : 0);
+    return (recipe_.parallel.reshard_after_forward ? used : all) + gradient(head);
+  }
+
+  std::int64_t in_block() const {
+    const std::int64_t ahead = std::min(recipe_.parallel.units_in_flight, config_.num_hidden_layers);
+    const std::int64_t gathered_units = recipe_.parallel.reshard_after_forward
+                                            ? ahead * gathered(units_.block)
+                                            : gathered(units_.blocks) + gathered(units_.embedding);
+    return gathered_units + gradient(units_.block) + (config_.tie_word_embeddings ? gradient(units_.embedding) : 0) +
+           in_reduction(units_.head) + (most_pending() - 1) * in_reduction(units_.block);
+  }
+
+  std::int64_t in_embedding() const {
+    const std::int64_t before = gathered(units_.embedding) + most_pending() * in_reduction(units_.block);
+    const std::int64_t after = in_reduction(units_.embedding) - gradient(units_.embedding);
+    // ddp keeps what it sent in another dtype until all sums are back.
+    const bool keeps_sent = layout_.copies_to_send() && !layout_.shards_optimizer();
+    const std::int64_t sent = keeps_sent ? layout_.wire * (units_.blocks.trained + units_.head.trained) : 0;
+    return gradient(units_.embedding) + std::max(before, after) + sent;
+  }
+
+ private:
+  std::int64_t most_pending() const { return std::max<std::int64_t>(1, recipe_.parallel.units_in_flight - 1); }
+  std::int64_t gathered(const UnitSize& unit) const {
+    return layout_.shards_parameters() ? layout_.weight * unit.trained + unit.frozen_bytes : 0;
+  }
+  std::int64_t gradient(const UnitSize& unit) const {
+    return layout_.shards_gradients() ? layout_.gradient * unit.trained : 0;
+  }
+  std::int64_t in_reduction(const UnitSize& unit) const {
+    // Ranks on a CPU receive all parts and add them up; NCCL sums in place.
+    const bool receives = layout_.world_size > 1 && recipe_.device != DeviceChoice::cuda;
+    const std::int64_t buffers = (receives ? 1 : 0) + (layout_.copies_to_send() ? 1 : 0);
+    return gradient(unit) + buffers * layout_.wire * unit.trained;
+  }
+
+  const Recipe& recipe_;
+  const ModelConfig& config_;
+  const Units& units_;
+  const Layout& layout_;
+};
 
 }  // namespace
 
@@ -105,19 +166,34 @@ std::int64_t FormulaTerms::total() const {
   return weights + gradients + optimizer + activations + communication + overhead;
 }
 
-FormulaTerms formula_bytes(const Recipe& recipe, const ModelConfig& config, std::int64_t world_size) {
+FormulaTerms formula_bytes(const Recipe& recipe, const ModelConfig& config, std::int64_t world_size,
+                           const Overhead& overhead) {
   const Layout layout = layout_of(recipe, world_size);
-  const std::int64_t parameters = config.num_parameters();
-  const auto part = [&](bool sharded) { return sharded ? (parameters + world_size - 1) / world_size : parameters; };
-  FormulaTerms terms;
-  const std::int64_t kept_weight = layout.shards_parameters() && layout.master > 0 ? layout.master : layout.weight;
-  terms.weights = kept_weight * part(layout.shards_parameters());
-  terms.gradients = layout.gradient * part(layout.shards_gradients());
-  const std::int64_t master_beside = layout.shards_parameters() ? 0 : layout.master;
-  terms.optimizer = (2 * layout.moment + master_beside) * part(layout.shards_optimizer());
-  terms.activations = activation_bytes(recipe, config, layout.weight);
-  terms.communication = communication_bytes(recipe, config, layout);
-  return terms;
+  const Units units = units_of(recipe, config, layout);
+  const Traffic traffic(recipe, config, units, layout);
+  const auto live = activation_bytes(recipe, config, layout.weight, layout.gradient);
+  FormulaTerms fullest = state_terms(units, layout);
+  fullest.overhead = overhead.total();
+  const auto consider = [&, states = fullest](FormulaMoment moment, std::int64_t activations,
+                                              std::int64_t communication) {
+    FormulaTerms terms = states;
+    terms.moment = moment;
+    terms.activations = activations;
+    terms.communication = communication;
+    if (terms.total() > fullest.total()) fullest = terms;
+  };
+  consider(FormulaMoment::forward, live.batches + live.kept + live.at_loss, traffic.at_loss());
+  if (recipe.mode == Mode::inference) return fullest;
+  consider(FormulaMoment::backward, live.batches + live.kept + live.in_block, traffic.in_block());
+  consider(FormulaMoment::backward, live.batches + live.in_embedding, traffic.in_embedding());
+  consider(FormulaMoment::update, live.in_update, 0);
+  return fullest;
+}
+
+FormulaTerms formula_bytes(const Recipe& recipe, const ModelConfig& config, std::int64_t world_size) {
+  OverheadFacts facts;
+  facts.world_size = world_size;
+  return formula_bytes(recipe, config, world_size, overhead_of(recipe, facts));
 }
 
 }  // namespace assay
