@@ -7,6 +7,7 @@ set(ASSAY_LINKS_model_config core)
 set(ASSAY_LINKS_partition core)
 set(ASSAY_LINKS_checkpoint core partition)
 set(ASSAY_LINKS_memory_model core recipe model_config partition)
+set(ASSAY_LINKS_replay core memory_model)
 set(ASSAY_LINKS_acceptance core recipe launch machine checkpoint memory_model)
 set(ASSAY_LINKS_report core recipe acceptance)
 # ... and with LibTorch:

@@ -1,5 +1,6 @@
 #include "harness/cli/commands.h"
 
+#include "harness/cli/replay_command.h"
 #include "harness/cli/run_commands.h"
 #include "harness/cli/show_command.h"
 #include "harness/cli/validate.h"
@@ -25,6 +26,8 @@ const std::vector<Command>& all_commands() {
        "logits, loss and gradients against a reference file made elsewhere", "json atol rtol loss-atol",
        run_verify_command},
       {"show", "PATH", "list and check a safetensors file, model folder, checkpoint or manifest", "json", run_show},
+      {"replay", "TRACE [KEY=VALUE ...]", "an allocator trace through the allocator model, other settings or capacity",
+       "json output", run_replay},
       {"launch", "[torchrun options] -- PROGRAM ARGS", "start a program on every rank of this node, as torchrun does",
        nullptr, [](const CommandLine& line) { return run_launch(line.arguments); }},
   };
