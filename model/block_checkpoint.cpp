@@ -39,7 +39,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     at::Tensor y;
     {
       const auto body = block.body(kept->x, kept->tape_or_null());
-      y = body.residual + ops::linear(body.activated, block.last_weight());
+      y = body.residual + ops::linear(body.activated, block.last_weight(), block.kernels);
     }
     context->saved_data[kKept] = c10::IValue::make_capsule(std::move(kept));
     return y;
@@ -61,7 +61,8 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     kept.block.before_recompute();
     if (kept.tape) kept.tape->replay();
     const auto body = kept.block.body(x, kept.tape_or_null());
-    const at::Tensor y = ops::unevaluated_linear(body.activated, kept.block.last_weight(), body.residual);
+    const at::Tensor y =
+        ops::unevaluated_linear(body.activated, kept.block.last_weight(), body.residual, kept.block.kernels);
     kept.block.after_recompute();
     return y;
   }

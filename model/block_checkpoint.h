@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "model/activation_tape.h"
+#include "model/functions.h"
 
 namespace assay {
 
@@ -20,6 +21,7 @@ struct CheckpointedBlock {
   };
   std::function<Body(const at::Tensor& x, ActivationTape* tape)> body;
   std::function<at::Tensor()> last_weight;  ///< asked anew for each use
+  ops::Kernels kernels;                     ///< of the last product
 
   /// Around the second computation of the body.
   std::function<void()> before_recompute = [] {};

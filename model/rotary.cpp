@@ -12,7 +12,7 @@ using torch::autograd::variable_list;
 
 // direction 1 turns forward, -1 back: a rotation's gradient is the opposite rotation, so that x need not be saved.
 at::Tensor rotate(const at::Tensor& input, const at::Tensor& cos, const at::Tensor& sin, double direction) {
-  const at::Tensor x = operand(input);
+  const at::Tensor x = in_fp32(input);
   const std::int64_t half = x.size(-1) / 2;
   const at::Tensor first = x.narrow(-1, 0, half);
   const at::Tensor second = x.narrow(-1, half, half);

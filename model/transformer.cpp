@@ -42,6 +42,17 @@ std::vector<Unit> declare_units(const ModelConfig& config) {
   return units;
 }
 
+void check_heads(const ModelConfig& config, ops::AttentionKernel kernel) {
+  if (kernel == ops::AttentionKernel::flash_cpu) return;
+  constexpr std::int64_t kMultiple = 8;
+  constexpr std::int64_t kLargestOfFlash = 256;
+  const bool too_large = kernel == ops::AttentionKernel::flash_cuda && config.head_dim > kLargestOfFlash;
+  if (config.head_dim % kMultiple == 0 && !too_large) return;
+  throw Error(ErrorKind::recipe, "model.attention: " + std::string(ops::name_of(kernel)) +
+                                     " takes heads whose size is a multiple of 8" + (too_large ? ", at most 256" : "") +
+                                     "; the model's head_dim is " + std::to_string(config.head_dim));
+}
+
 }  // namespace
 
 std::int64_t Parameter::numel() const {
@@ -58,6 +69,7 @@ Transformer::Transformer(const ModelConfig& config, const TransformerOptions& op
                                        " is longer than the model's max_position_embeddings " +
                                        std::to_string(config.max_position_embeddings));
   }
+  check_heads(config, options.kernels.attention);
   const auto frequencies = rotary_frequencies(config.rope, config.head_dim);
   std::vector<float> cos;
   std::vector<float> sin;
@@ -78,22 +90,24 @@ at::Tensor Transformer::attention(const Unit& unit, const at::Tensor& x, Activat
   const auto heads = [&](const at::Tensor& y, std::int64_t count) {
     return y.view({y.size(0), y.size(1), count, config_.head_dim});
   };
-  const auto normed = ops::rms_norm(x, weights[input_norm].value, config_.rms_norm_eps);
-  const auto projected =
-      ops::linears(normed.normed, {weights[q_proj].value, weights[k_proj].value, weights[v_proj].value}, tape);
+  const auto normed = ops::rms_norm(x, weights[input_norm].value, config_.rms_norm_eps, options_.kernels);
+  const auto projected = ops::linears(
+      normed.normed, {weights[q_proj].value, weights[k_proj].value, weights[v_proj].value}, options_.kernels, tape);
   const at::Tensor cos = cos_.narrow(0, 0, x.size(1));
   const at::Tensor sin = sin_.narrow(0, 0, x.size(1));
   const at::Tensor query = ops::rotary(heads(projected[0], config_.num_attention_heads), cos, sin);
   const at::Tensor key = ops::rotary(heads(projected[1], config_.num_key_value_heads), cos, sin);
   const at::Tensor value = heads(projected[2], config_.num_key_value_heads);
-  const at::Tensor attended = ops::causal_attention(options_.attention, query, key, value, tape);
-  return normed.residual + ops::linear(attended, weights[o_proj].value, tape);
+  const at::Tensor attended = ops::causal_attention(options_.kernels.attention, query, key, value, tape);
+  return normed.residual + ops::linear(attended, weights[o_proj].value, options_.kernels, tape);
 }
 
 CheckpointedBlock::Body Transformer::block_body(const Unit& unit, const at::Tensor& x, ActivationTape* tape) const {
   const auto& weights = unit.parameters;
-  const auto normed = ops::rms_norm(attention(unit, x, tape), weights[post_norm].value, config_.rms_norm_eps);
-  const auto wide = ops::linears(normed.normed, {weights[gate_proj].value, weights[up_proj].value}, tape);
+  const auto normed =
+      ops::rms_norm(attention(unit, x, tape), weights[post_norm].value, config_.rms_norm_eps, options_.kernels);
+  const auto wide =
+      ops::linears(normed.normed, {weights[gate_proj].value, weights[up_proj].value}, options_.kernels, tape);
   return {ops::swiglu(wide[0], wide[1]), normed.residual};
 }
 
@@ -101,11 +115,12 @@ at::Tensor Transformer::block(std::size_t index, const at::Tensor& x) const {
   const Unit& unit = units_[index];
   if (options_.checkpointing == BlockCheckpointing::none || !at::GradMode::is_enabled()) {
     const auto body = block_body(unit, x, nullptr);
-    return body.residual + ops::linear(body.activated, unit.parameters[down_proj].value);
+    return body.residual + ops::linear(body.activated, unit.parameters[down_proj].value, options_.kernels);
   }
   CheckpointedBlock block;
   block.body = [this, &unit](const at::Tensor& input, ActivationTape* tape) { return block_body(unit, input, tape); };
   block.last_weight = [&unit] { return unit.parameters[down_proj].value; };
+  block.kernels = options_.kernels;
   if (hooks_ != nullptr) {
     block.before_recompute = [hooks = hooks_, index] { hooks->before_recompute(index); };
     block.after_recompute = [hooks = hooks_, index] { hooks->after_recompute(index); };
@@ -153,7 +168,8 @@ at::Tensor Transformer::run_head(const at::Tensor& x, Compute compute) const {
     if (tied) hooks_->before_forward(0);
     if (at::GradMode::is_enabled()) hooks_->before_gradients(tied ? 0 : head);
   }
-  const at::Tensor normed = ops::rms_norm(x, units_[head].parameters[0].value, config_.rms_norm_eps).normed;
+  const at::Tensor normed =
+      ops::rms_norm(x, units_[head].parameters[0].value, config_.rms_norm_eps, options_.kernels).normed;
   if (hooks_ != nullptr && normed.requires_grad()) {
     normed.register_hook([hooks = hooks_, head](const at::Tensor& /*gradient*/) { hooks->before_backward(head); });
   }
@@ -173,7 +189,7 @@ at::Tensor Transformer::loss(const at::Tensor& input_ids, const at::Tensor& targ
                              double grad_scale) const {
   return run_head(hidden_states(input_ids), [&](const at::Tensor& x) {
     return ops::linear_cross_entropy(x.view({-1, config_.hidden_size}), head_weight(), targets, weights,
-                                     options_.loss_chunk_tokens, grad_scale);
+                                     options_.loss_chunk_tokens, grad_scale, options_.kernels);
   });
 }
 

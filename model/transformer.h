@@ -33,7 +33,7 @@ struct Unit {
 };
 
 struct TransformerOptions {
-  ops::AttentionKernel attention = ops::AttentionKernel::flash_cpu;
+  ops::Kernels kernels;
   std::int64_t sequence_length = 128;
   std::int64_t loss_chunk_tokens = 1024;
   BlockCheckpointing checkpointing = BlockCheckpointing::none;
@@ -44,7 +44,7 @@ struct TransformerOptions {
 class Transformer {
  public:
   /// Declares the units and makes the rotary tables on the device. Throws Error{recipe} if the sequence is longer than
-  /// max_position_embeddings.
+  /// max_position_embeddings, or attention cannot take heads of this size.
   Transformer(const ModelConfig& config, const TransformerOptions& options, Device& device);
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;

@@ -246,7 +246,7 @@ void RankProcess::write_run_event() {
                         {"notes", config_.notes}});
   events_.write("option", {{"name", "model.attention"},
                            {"asked", name_of(job_.recipe.model.attention)},
-                           {"used", ops::name_of(trainer_->model().options().attention)}});
+                           {"used", ops::name_of(trainer_->model().options().kernels.attention)}});
   for (const auto& file_dtype : file_dtypes_) {
     events_.write("option",
                   {{"name", "dtype of the weights' files"}, {"asked", file_dtype}, {"used", name_of_dtype(dtype)}});

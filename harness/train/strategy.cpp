@@ -39,6 +39,17 @@ BlockCheckpointing block_checkpointing(ActivationCheckpointing choice) {
   return BlockCheckpointing::none;
 }
 
+ops::Kernels kernels_of(const Recipe& recipe) {
+  const bool efficient = recipe.model.attention == AttentionChoice::efficient;
+  ASSAY_CHECK(efficient || recipe.model.attention == AttentionChoice::flash);
+  if (recipe.device == DeviceChoice::cuda) {
+    return {efficient ? ops::AttentionKernel::efficient_cuda : ops::AttentionKernel::flash_cuda,
+            /*products_in_fp32=*/false, /*fused_norm=*/true};
+  }
+  ASSAY_CHECK(!efficient);
+  return {};
+}
+
 }  // namespace
 
 ShardingOptions sharding_options(const Recipe& recipe) {
@@ -65,9 +76,8 @@ AdamWOptions adamw_options(const Recipe& recipe) {
 }
 
 TransformerOptions transformer_options(const Recipe& recipe) {
-  ASSAY_CHECK(recipe.model.attention == AttentionChoice::flash);
   TransformerOptions options;
-  options.attention = ops::AttentionKernel::flash_cpu;
+  options.kernels = kernels_of(recipe);
   options.sequence_length = recipe.data.sequence_length;
   options.loss_chunk_tokens = recipe.train.loss_chunk_tokens;
   options.checkpointing = block_checkpointing(recipe.train.activation_checkpointing);

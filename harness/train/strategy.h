@@ -11,6 +11,7 @@ ShardingOptions sharding_options(const Recipe& recipe);
 
 AdamWOptions adamw_options(const Recipe& recipe);
 
+/// The network's settings, with the operators that the recipe's device has for its model.attention.
 TransformerOptions transformer_options(const Recipe& recipe);
 
 }  // namespace assay
