@@ -13,7 +13,7 @@ struct ActivationBytes {
   std::int64_t batches = 0;       ///< tokens, targets and weights of all micro-steps of a step
   std::int64_t kept = 0;          ///< of all blocks; of inference: the cache of keys and values
   std::int64_t at_loss = 0;       ///< last hidden states, their norm and gradient, a chunk of logits twice
-  std::int64_t in_block = 0;      ///< while the last block is differentiated: what is computed again, its gradients
+  std::int64_t in_block = 0;      ///< while a block is differentiated: what is computed again, its gradients
   std::int64_t in_embedding = 0;  ///< while the embedding is differentiated
   std::int64_t in_update = 0;     ///< fp32 copies of 2^20 gradients for their norm, if they are not fp32
 };

@@ -115,23 +115,30 @@ class Traffic {
       : recipe_(recipe), config_(config), units_(units), layout_(layout) {}
 
   std::int64_t at_loss() const {
-    const UnitSize& head = config_.tie_word_embeddings ? units_.embedding : units_.head;
-    const std::int64_t all = gathered(units_.embedding) + gathered(units_.blocks) + gathered(units_.head);
-    const std::int64_t used = gathered(units_.head) + (config_.tie_word_embeddings ? gathered(units_.embedding) : 0);
-    return (recipe_.parallel.reshard_after_forward ? used : all) + gradient(head);
+    if (!recipe_.parallel.reshard_after_forward) {
+      return gathered(units_.embedding) + gathered(units_.blocks) + gathered(units_.head) + gradient(head_table());
+    }
+    // A head that reads the embedding takes it as the first unit of a forward pass, those after it ahead.
+    const std::int64_t ahead = std::min(recipe_.parallel.units_in_flight - 1, config_.num_hidden_layers);
+    const std::int64_t embedding = gathered(units_.embedding) + ahead * gathered(units_.block);
+    return gathered(units_.head) + (config_.tie_word_embeddings ? embedding : 0) + gradient(head_table());
   }
 
-  std::int64_t in_block() const {
-    const std::int64_t ahead = std::min(recipe_.parallel.units_in_flight, config_.num_hidden_layers);
-    const std::int64_t gathered_units = recipe_.parallel.reshard_after_forward
-                                            ? ahead * gathered(units_.block)
-                                            : gathered(units_.blocks) + gathered(units_.embedding);
-    return gathered_units + gradient(units_.block) + (config_.tie_word_embeddings ? gradient(units_.embedding) : 0) +
-           in_reduction(units_.head) + (most_pending() - 1) * in_reduction(units_.block);
+  /// While the block is differentiated that is the `number`-th from the embedding.
+  std::int64_t in_block(std::int64_t number) const {
+    const std::int64_t in_flight = recipe_.parallel.units_in_flight;
+    const bool reshard = recipe_.parallel.reshard_after_forward;
+    const std::int64_t blocks = reshard ? std::min(in_flight, number) : number;
+    const std::int64_t ahead = reshard && in_flight <= number ? 0 : gathered(units_.embedding);
+    return blocks * gathered(units_.block) + ahead + gradient(units_.block) + tied() +
+           pending(config_.num_hidden_layers - number);
   }
+
+  /// While the gradient of the head or of a block is summed, with nothing else in flight.
+  std::int64_t in_sum(const UnitSize& unit) const { return in_reduction(unit) + tied(); }
 
   std::int64_t in_embedding() const {
-    const std::int64_t before = gathered(units_.embedding) + most_pending() * in_reduction(units_.block);
+    const std::int64_t before = gathered(units_.embedding) + pending(config_.num_hidden_layers);
     const std::int64_t after = in_reduction(units_.embedding) - gradient(units_.embedding);
     // ddp keeps what it sent in another dtype until all sums are back.
     const bool keeps_sent = layout_.copies_to_send() && !layout_.shards_optimizer();
@@ -140,7 +147,14 @@ class Traffic {
   }
 
  private:
-  std::int64_t most_pending() const { return std::max<std::int64_t>(1, recipe_.parallel.units_in_flight - 1); }
+  std::int64_t tied() const { return config_.tie_word_embeddings ? gradient(units_.embedding) : 0; }
+  const UnitSize& head_table() const { return config_.tie_word_embeddings ? units_.embedding : units_.head; }
+  /// Gradients on their way when the head and so many blocks have been differentiated.
+  std::int64_t pending(std::int64_t num_blocks) const {
+    const std::int64_t most = recipe_.parallel.units_in_flight - 1;
+    const std::int64_t head = num_blocks < most ? in_reduction(units_.head) : 0;
+    return head + std::min(num_blocks, most) * in_reduction(units_.block);
+  }
   std::int64_t gathered(const UnitSize& unit) const {
     return layout_.shards_parameters() ? layout_.weight * unit.trained + unit.frozen_bytes : 0;
   }
@@ -184,7 +198,13 @@ FormulaTerms formula_bytes(const Recipe& recipe, const ModelConfig& config, std:
   };
   consider(FormulaMoment::forward, live.batches + live.kept + live.at_loss, traffic.at_loss());
   if (recipe.mode == Mode::inference) return fullest;
-  consider(FormulaMoment::backward, live.batches + live.kept + live.in_block, traffic.in_block());
+  consider(FormulaMoment::backward, live.batches + live.kept, traffic.in_sum(units.head));
+  for (std::int64_t number = config.num_hidden_layers; number > 0; --number) {
+    const std::int64_t below = live.batches + live.kept / config.num_hidden_layers * (number - 1);
+    const std::int64_t own = live.kept / config.num_hidden_layers + live.in_block;
+    consider(FormulaMoment::backward, below + own, traffic.in_block(number));
+    consider(FormulaMoment::backward, below, traffic.in_sum(units.block));
+  }
   consider(FormulaMoment::backward, live.batches + live.in_embedding, traffic.in_embedding());
   consider(FormulaMoment::update, live.in_update, 0);
   return fullest;

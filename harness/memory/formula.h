@@ -44,11 +44,13 @@ struct FormulaTerms {
 /// quantization type nf4 has nf4_bytes(); both /N under fsdp.
 ///
 /// Activations: activation_bytes(). Communication, with u units in flight, is at
-///   forward   fsdp: the head gathered, or all units without reshard_after_forward; zero2, fsdp: the head's gradient
-///   backward  of the last block: fsdp: u blocks gathered, or all of them; zero2, fsdp: that block's gradient; the
-///             head's gradient on its way, and u - 2 blocks': the gradient if it is sharded, on a CPU what is
-///             received, and what is sent if that is another dtype. A tied embedding keeps its gradient from the loss
-///             on. of the embedding: it is gathered, its gradient, a block's on its way; then its own.
+///   forward   fsdp: the head gathered, or all units without reshard_after_forward; zero2, fsdp: the head's gradient.
+///             A tied head gathers the embedding and u - 1 blocks.
+///   backward  of a block: fsdp: it and u - 1 units before it gathered, or all of them; zero2, fsdp: its gradient; and
+///             gradients of u - 1 units after it on their way (u = 1: its own, once it is differentiated): each the
+///             gradient if it is sharded, on a CPU what is received, and what is sent if that is another dtype. A tied
+///             embedding keeps its gradient from the loss on.
+///             of the embedding: it is gathered, its gradient, u - 1 blocks' on their way; then its own.
 ///   update    nothing
 FormulaTerms formula_bytes(const Recipe& recipe, const ModelConfig& config, std::int64_t world_size,
                            const Overhead& overhead);
