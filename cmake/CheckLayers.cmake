@@ -7,7 +7,7 @@ set(folders harness/core harness/recipe harness/launch harness/machine harness/d
     harness/acceptance harness/report harness/cli model sharding checkpoint)
 set(torch_folders harness/device harness/train)
 # In folders with both halves, the files that include LibTorch are listed; the others must not.
-set(torch_files_harness/memory "tracking_allocator\\.(h|cpp)$")
+set(torch_files_harness/memory "(tracking_allocator|operation_labels)\\.(h|cpp)$")
 set(torch_files_harness/cli "assay_rank[a-z_]*\\.(h|cpp)$")
 set(torch_files_model "(model_config|flops)\\.(h|cpp)$")
 set(torch_files_sharding "partition\\.(h|cpp)$")

@@ -39,6 +39,8 @@ std::string name_of(CollectiveCall::Kind kind) {
       return "all_gather";
     case CollectiveCall::Kind::all_to_all:
       return "all_to_all";
+    case CollectiveCall::Kind::reduce_scatter:
+      return "reduce_scatter";
     case CollectiveCall::Kind::broadcast:
       return "broadcast";
     case CollectiveCall::Kind::barrier:

@@ -21,7 +21,7 @@ struct CallHeader {
 
 CallHeader header_of(const CollectiveCall& call, std::int64_t sequence);
 
-/// "all_gather", "all_to_all", "broadcast" or "barrier".
+/// "all_gather", "all_to_all", "reduce_scatter", "broadcast" or "barrier".
 std::string name_of(CollectiveCall::Kind kind);
 
 /// One header a rank. Nothing if all are equal; else a sentence about the lowest rank that does not call what most do

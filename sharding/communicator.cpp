@@ -39,6 +39,11 @@ void PendingOperation::wait() {
   held.done_.get();
 }
 
+at::Tensor Communicator::own_part(const at::Tensor& tensor) const {
+  const std::int64_t part = tensor.numel() / world_size_;
+  return tensor.narrow(0, rank_ * part, part);
+}
+
 PendingOperation Communicator::start(CollectiveCall call, std::int64_t bytes_sent) {
   totals_.bytes_sent += bytes_sent;
   ++totals_.num_operations;
@@ -56,6 +61,21 @@ PendingOperation Communicator::start_all_to_all(const at::Tensor& output, const 
   ASSAY_CHECK(output.numel() == input.numel() && input.numel() % world_size_ == 0);
   ASSAY_CHECK(output.is_contiguous() && input.is_contiguous() && output.scalar_type() == input.scalar_type());
   return start({CollectiveCall::Kind::all_to_all, output, input}, bytes_of(input) / world_size_ * (world_size_ - 1));
+}
+
+at::Tensor Communicator::reduction_buffer(const at::Tensor& tensor) const { return at::empty_like(tensor); }
+
+PendingOperation Communicator::start_reduce_scatter(const at::Tensor& tensor, const at::Tensor& buffer) {
+  if (buffer.defined()) return start_all_to_all(buffer, tensor);
+  ASSAY_CHECK(tensor.is_contiguous() && tensor.numel() % world_size_ == 0);
+  return start({CollectiveCall::Kind::reduce_scatter, own_part(tensor), tensor},
+               bytes_of(tensor) / world_size_ * (world_size_ - 1));
+}
+
+void Communicator::finish_reduce_scatter(PendingOperation& started, const at::Tensor& tensor,
+                                         const at::Tensor& buffer) const {
+  started.wait();
+  if (buffer.defined()) sum_in_rank_order(own_part(tensor), buffer, world_size_);
 }
 
 void Communicator::all_gather(const at::Tensor& output, const at::Tensor& input) {
@@ -76,18 +96,15 @@ void Communicator::barrier() { start({CollectiveCall::Kind::barrier, {}, {}}, 0)
 
 void Communicator::reduce_scatter_in_place(const at::Tensor& tensor) {
   const MemoryScope scope(MemoryCategory::communication);
-  const std::int64_t part = tensor.numel() / world_size_;
-  const at::Tensor received = at::empty_like(tensor);
-  all_to_all(received, tensor);
-  const at::Tensor own = tensor.narrow(0, rank_ * part, part);
-  sum_in_rank_order(own, received, world_size_);
+  const at::Tensor buffer = reduction_buffer(tensor);
+  auto started = start_reduce_scatter(tensor, buffer);
+  finish_reduce_scatter(started, tensor, buffer);
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor) {
   if (world_size_ == 1) return;
   reduce_scatter_in_place(tensor);
-  const std::int64_t part = tensor.numel() / world_size_;
-  all_gather(tensor, tensor.narrow(0, rank_ * part, part));
+  all_gather(tensor, own_part(tensor));
 }
 
 }  // namespace assay

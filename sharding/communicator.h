@@ -22,10 +22,10 @@ struct CommunicationTotals {
 
 /// One collective operation as the transports see it.
 struct CollectiveCall {
-  enum class Kind { all_gather, all_to_all, broadcast, barrier };
+  enum class Kind { all_gather, all_to_all, reduce_scatter, broadcast, barrier };
   Kind kind;
   at::Tensor output;  ///< undefined for a barrier
-  at::Tensor input;   ///< undefined for broadcast and barrier
+  at::Tensor input;   ///< undefined for broadcast and barrier; of a reduce_scatter the tensor that output is part of
   int root = 0;       ///< of a broadcast
 };
 
@@ -79,6 +79,19 @@ class Communicator {
   /// contiguous and apart. Returns at once, as start_all_gather.
   [[nodiscard]] PendingOperation start_all_to_all(const at::Tensor& output, const at::Tensor& input);
 
+  /// What start_reduce_scatter takes beside this tensor, to be kept until the result is there: memory of its size where
+  /// ranks exchange parts and add them up themselves; undefined where the transport sums in place.
+  virtual at::Tensor reduction_buffer(const at::Tensor& tensor) const;
+
+  /// Collective: begins this rank's part of the sum of all ranks' tensors [world_size x n], into that part of its own
+  /// tensor. `buffer` is the tensor's reduction_buffer. Returns at once; until finish_reduce_scatter(), neither is read
+  /// nor written.
+  [[nodiscard]] PendingOperation start_reduce_scatter(const at::Tensor& tensor, const at::Tensor& buffer);
+
+  /// Blocks until the sum is in this rank's part. Where ranks add up themselves they do it in rank order, so the bits
+  /// do not depend on timing; the rest is left as it was.
+  void finish_reduce_scatter(PendingOperation& started, const at::Tensor& tensor, const at::Tensor& buffer) const;
+
   /// Collective, blocking: start_all_gather and wait.
   void all_gather(const at::Tensor& output, const at::Tensor& input);
 
@@ -91,9 +104,7 @@ class Communicator {
   /// Collective: returns when all ranks have called it.
   void barrier();
 
-  /// Collective, blocking: this rank's part of the sum of all ranks' tensors [world_size x n], into that part of its
-  /// own tensor; the rest is left as it was. Summed in rank order, so the bits do not depend on timing: an all-to-all
-  /// and a sum. Takes one buffer of the tensor's size while it works.
+  /// Collective, blocking: start_reduce_scatter and finish_reduce_scatter, with a buffer that lives as long.
   void reduce_scatter_in_place(const at::Tensor& tensor);
 
   /// Collective, blocking: the sum everywhere, by reduce_scatter_in_place and all_gather; same bits on all ranks. Alone
@@ -110,6 +121,7 @@ class Communicator {
  private:
   friend class PendingOperation;
   PendingOperation start(CollectiveCall call, std::int64_t bytes_sent);
+  at::Tensor own_part(const at::Tensor& tensor) const;
 
   int rank_;
   int world_size_;
@@ -118,8 +130,10 @@ class Communicator {
 };
 
 /// No other process: every rank of a world of any size is taken to hold what this one holds. For world size 1 that is
-/// exact; for more it is the dry run's, on tensors without values.
-std::unique_ptr<Communicator> make_fake_communicator(int rank, int world_size, const Clock& clock);
+/// exact; for more it is the dry run's, on tensors without values. `sums_in_place`: it stands for a transport that
+/// needs no buffer to reduce (NCCL).
+std::unique_ptr<Communicator> make_fake_communicator(int rank, int world_size, const Clock& clock,
+                                                     bool sums_in_place = false);
 
 /// Where the ranks of a job meet.
 struct Rendezvous {

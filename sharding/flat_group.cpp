@@ -8,7 +8,6 @@
 #include "harness/core/error.h"
 #include "harness/core/memory_scope.h"
 #include "sharding/flat_storage.h"
-#include "sharding/rank_order_sum.h"
 
 namespace assay {
 namespace {
@@ -142,18 +141,17 @@ void FlatGroup::start_reduce() {
   if (communicator_.world_size() == 1) return;
   const MemoryScope scope(MemoryCategory::communication);
   sent_ = gradients_.scalar_type() == options_.reduce_dtype ? gradients_ : gradients_.to(options_.reduce_dtype);
-  received_ = at::empty_like(sent_);
-  reducing_ = communicator_.start_all_to_all(received_, sent_);
+  buffer_ = communicator_.reduction_buffer(sent_);
+  reducing_ = communicator_.start_reduce_scatter(sent_, buffer_);
 }
 
 void FlatGroup::sum_received() {
   if (!trainable_) return;
   if (communicator_.world_size() > 1) {
     const MemoryScope scope(MemoryCategory::communication);
-    reducing_.wait();
+    communicator_.finish_reduce_scatter(reducing_, sent_, buffer_);
+    buffer_.reset();
     const at::Tensor own = own_part(sent_);
-    sum_in_rank_order(own, received_, communicator_.world_size());
-    received_.reset();
     if (!options_.shard_optimizer) {
       reducing_ = communicator_.start_all_gather(sent_, own);
     } else {
@@ -177,7 +175,7 @@ void FlatGroup::finish_reduce() {
 void FlatGroup::drop_gradients() {
   reducing_ = {};
   sent_.reset();
-  received_.reset();
+  buffer_.reset();
   if (!gradients_begun_) return;
   give_memory_back(gradients_);
   gradients_begun_ = false;

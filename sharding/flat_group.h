@@ -98,8 +98,8 @@ class FlatGroup {
   at::Tensor master_;
   at::Tensor gradients_;  ///< [layout.numel]: what grad()s are views of
   at::Tensor gradient_;
-  at::Tensor sent_;      ///< [layout.numel], reduce dtype, while a reduction runs
-  at::Tensor received_;  ///< the same
+  at::Tensor sent_;    ///< [layout.numel], reduce dtype, while a reduction runs
+  at::Tensor buffer_;  ///< what its communicator takes beside it, if anything
   PendingOperation gathering_;
   PendingOperation reducing_;
   bool gathered_ = false;

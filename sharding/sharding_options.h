@@ -24,7 +24,8 @@ struct ShardingOptions {
   c10::ScalarType compute_dtype = c10::ScalarType::Float;   ///< of the weights as the network reads them
   c10::ScalarType master_dtype = c10::ScalarType::Float;    ///< of the weights as the optimizer updates them
   c10::ScalarType gradient_dtype = c10::ScalarType::Float;  ///< in which gradients accumulate
-  c10::ScalarType reduce_dtype = c10::ScalarType::Float;    ///< in which they travel; summed in fp32 and rounded to it
+  c10::ScalarType reduce_dtype =
+      c10::ScalarType::Float;  ///< in which they travel; on a CPU summed in fp32 and rounded to it
 };
 
 }  // namespace assay

@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "harness/acceptance/remedies.h"
+
 namespace assay {
 namespace {
 
@@ -49,6 +51,11 @@ std::string diagnosis_of(const JobFailure& failure) {
            "train.activation_checkpointing.";
   }
   return "The log of the rank says more.";
+}
+
+std::string diagnosis_of(const JobRecord& job, const JobFailure& failure) {
+  const auto remedy = failure.error == "memory" && job.remedies.is_object() ? nearest_remedy(job.remedies) : "";
+  return diagnosis_of(failure) + (remedy.empty() ? "" : " What would have fitted: " + remedy + ".");
 }
 
 }  // namespace assay

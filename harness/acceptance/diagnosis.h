@@ -10,4 +10,7 @@ namespace assay {
 /// load settings; later phases: activations or training states; an operator the device lacks is named as such.
 std::string diagnosis_of(const JobFailure& failure);
 
+/// The same; after an out-of-memory also the nearest change that would have made the job fit.
+std::string diagnosis_of(const JobRecord& job, const JobFailure& failure);
+
 }  // namespace assay

@@ -3,20 +3,32 @@
 #include "harness/acceptance/evaluate.h"
 #include "harness/acceptance/job_recipes.h"
 #include "harness/acceptance/rank_program.h"
+#include "harness/acceptance/remedies.h"
 #include "harness/acceptance/run_record.h"
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
 #include "harness/memory/formula.h"
+#include "harness/memory/lora_formula.h"
 #include "harness/recipe/enum_names.h"
 #include "model/model_config.h"
 
 namespace assay {
 
+std::int64_t Fit::headroom_bytes() const { return fits && num_alloc_retries > 0 ? 0 : usable_bytes - peak_bytes; }
+
+std::optional<Fit> fit_of(const Json* dry_run) {
+  const auto peak = number_in(dry_run, "peak_reserved_bytes");
+  const auto usable = number_in(dry_run, "usable_bytes");
+  if (!peak || !usable) return std::nullopt;
+  return Fit{(*dry_run)["fits"] == true, static_cast<std::int64_t>(*peak), static_cast<std::int64_t>(*usable),
+             static_cast<std::int64_t>(number_in(dry_run, "num_alloc_retries").value_or(0))};
+}
+
 Json make_estimate(const Recipe& recipe) {
   const SystemClock clock;
   const double started = clock.wall_seconds();
-  const auto terms =
-      formula_bytes(recipe, load_model_config(recipe.model.path, recipe.model.config), world_size_of(recipe));
+  const auto config = load_model_config(recipe.model.path, recipe.model.config);
+  const auto terms = formula_bytes(recipe, config, world_size_of(recipe));
   Json estimate;
   estimate["formula"] = {{"weights", terms.weights},
                          {"gradients", terms.gradients},
@@ -25,6 +37,17 @@ Json make_estimate(const Recipe& recipe) {
                          {"communication", terms.communication},
                          {"overhead", terms.overhead},
                          {"total", terms.total()}};
+  estimate["formula_moment"] = name_of(terms.moment);
+  if (!is_trained(config)) {
+    estimate["dry_run"] = {{"parameters", config.num_parameters()},
+                           {"trainable_parameters", num_trained_parameters(recipe, config)},
+                           {"world_size", world_size_of(recipe)},
+                           {"reason", "model_type " + config.model_type + " is estimated by formula only"}};
+    for (const char* key : {"single", "without_checkpointing", "error"}) estimate[key] = nullptr;
+    estimate["remedies"] = Json::array();
+    estimate["seconds"] = clock.wall_seconds() - started;
+    return estimate;
+  }
   std::vector<Recipe> recipes{recipe, single_recipe(recipe)};
   const bool checkpointing = recipe.train.activation_checkpointing != ActivationCheckpointing::none;
   if (checkpointing) {
@@ -39,6 +62,8 @@ Json make_estimate(const Recipe& recipe) {
   estimate["without_checkpointing"] = failed || !checkpointing ? Json() : outcome.rows[2];
   estimate["error"] = nullptr;
   if (failed) estimate["error"] = {{"error", name_of(outcome.error_kind)}, {"message", outcome.message}};
+  const auto fit = fit_of(member_of(estimate, "dry_run"));
+  estimate["remedies"] = fit && !fit->fits ? evaluate_remedies(recipe) : Json::array();
   estimate["seconds"] = clock.wall_seconds() - started;
   return estimate;
 }
@@ -67,29 +92,36 @@ Json estimate_report(const Recipe& recipe, const Json& estimate) {
   auto of_dry_run = [&](const char* key) { return dry_run != nullptr ? dry_run->value(key, Json()) : Json(); };
   Json report;
   for (const char* key : {"parameters", "trainable_parameters", "world_size"}) report[key] = of_dry_run(key);
+  report["device"] = name_of(recipe.device);
+  report["attention"] = name_of(recipe.model.attention);
   report["formula"] = estimate["formula"];
+  report["formula_moment"] = estimate["formula_moment"];
   report["dry_run"] = {{"peak_allocated_bytes", of_dry_run("peak_allocated_bytes")},
-                       {"peak_reserved_bytes", nullptr},
-                       {"peak_reserved_bytes_reason", "the allocator model is not built yet"},
+                       {"peak_reserved_bytes", of_dry_run("peak_reserved_bytes")},
                        {"by_category", of_dry_run("by_category")},
-                       {"by_phase", of_dry_run("by_phase")}};
-  if (!peak) report["dry_run"]["reason"] = text_in(member_of(estimate, "error"), "message");
+                       {"by_phase", of_dry_run("by_phase")},
+                       {"largest_at_peak", of_dry_run("largest_at_peak")}};
+  const std::string failure = text_in(member_of(estimate, "error"), "message");
+  if (!peak) report["dry_run"]["reason"] = failure.empty() ? text_in(dry_run, "reason") : failure;
   report["device_memory_bytes"] = nullptr;
   report["fits"] = nullptr;
   report["headroom_bytes"] = nullptr;
   if (recipe.device_memory_bytes) report["device_memory_bytes"] = *recipe.device_memory_bytes;
-  if (recipe.device_memory_bytes && peak) {
-    const auto headroom = *recipe.device_memory_bytes - static_cast<std::int64_t>(*peak);
-    report["fits"] = headroom >= 0;
-    report["headroom_bytes"] = headroom;
+  if (const auto fit = fit_of(dry_run)) {
+    report["fits"] = fit->fits;
+    report["headroom_bytes"] = fit->headroom_bytes();
+    report["usable_bytes"] = fit->usable_bytes;
+    report["num_alloc_retries"] = fit->num_alloc_retries;
   } else {
-    const char* reason = peak ? "device_memory is not stated" : "the dry run failed";
+    const char* reason = peak              ? "device_memory is not stated"
+                         : failure.empty() ? "there is no dry run"
+                                           : "the dry run failed";
     report["fits_reason"] = reason;
     report["headroom_bytes_reason"] = reason;
     if (!recipe.device_memory_bytes) report["device_memory_bytes_reason"] = "not stated in the recipe";
   }
   report["activation_checkpointing"] = checkpointing_estimate(recipe, estimate);
-  report["remedies"] = Json::array();
+  report["remedies"] = estimate["remedies"];
   report["seconds"] = estimate["seconds"];
   return report;
 }

@@ -1,7 +1,9 @@
 #include <string>
 #include <vector>
 
+#include "harness/acceptance/estimate.h"
 #include "harness/acceptance/evaluate.h"
+#include "harness/acceptance/remedies.h"
 #include "harness/acceptance/stage_checks.h"
 #include "harness/core/error.h"
 #include "harness/core/units.h"
@@ -126,6 +128,22 @@ std::vector<Result> evaluate_machine(const RunRecord& run) {
   return checks.take();
 }
 
+namespace {
+
+std::string fit_sentence(const RunRecord& run, const Fit& fit) {
+  if (fit.fits && fit.num_alloc_retries > 0) {
+    return "fits only because the allocator gives back what it keeps, " + std::to_string(fit.num_alloc_retries) +
+           " times; that costs time";
+  }
+  if (fit.fits) return format_bytes(fit.headroom_bytes()) + " of headroom";
+  std::string sentence = "the plan needs " + format_bytes(fit.peak_bytes) + " and has " +
+                         format_bytes(fit.usable_bytes) + ": " + format_bytes(-fit.headroom_bytes()) + " too little";
+  const auto remedy = nearest_remedy(run.estimate);
+  return sentence + (remedy.empty() ? "; no single change that was tried makes it fit" : ". What would do: " + remedy);
+}
+
+}  // namespace
+
 std::vector<Result> evaluate_estimate(const RunRecord& run) {
   StageChecks checks("estimate", "jobs/estimate-1/estimate.json");
   const Json* dry_run = member_of(run.estimate, "dry_run");
@@ -156,16 +174,15 @@ std::vector<Result> evaluate_estimate(const RunRecord& run) {
     checks.add("fits", Status::skip, "no device_memory is stated, and a CPU process has no capacity of its own");
     return checks.take();
   }
-  const auto capacity = *run.recipe.device_memory_bytes;
-  const auto headroom = capacity - static_cast<std::int64_t>(*peak);
-  auto& fits = checks.add("fits", headroom >= 0 ? Status::pass : Status::fail);
-  fits.reason = headroom >= 0 ? format_bytes(headroom) + " of headroom"
-                              : "the plan needs " + format_bytes(static_cast<std::int64_t>(*peak)) +
-                                    " and device_memory is " + format_bytes(capacity) + ": " + format_bytes(-headroom) +
-                                    " too little. Lower train.micro_batch_size or data.sequence_length first";
-  fits.measured = static_cast<std::int64_t>(*peak);
-  fits.limit = capacity;
-  fits.margin = margin_below(*peak, static_cast<double>(capacity));
+  const auto fit = fit_of(dry_run);
+  if (!fit) {
+    checks.missing("fits", "the dry run does not say whether the plan fits");
+    return checks.take();
+  }
+  auto& fits = checks.add("fits", fit->fits ? Status::pass : Status::fail, fit_sentence(run, *fit));
+  fits.measured = fit->peak_bytes;
+  fits.limit = fit->usable_bytes;
+  fits.margin = margin_below(static_cast<double>(fit->peak_bytes), static_cast<double>(fit->usable_bytes));
   fits.unit = "bytes";
   return checks.take();
 }

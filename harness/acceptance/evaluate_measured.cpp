@@ -73,11 +73,11 @@ struct MeasuredPeaks {
   std::string missing;        ///< why there are not all of them; empty: they are there
 };
 
-MeasuredPeaks measured_peaks(const JobRecord& job) {
+MeasuredPeaks measured_peaks(const JobRecord& job, const std::string& field) {
   MeasuredPeaks peaks;
   if (job.world_size() == 0) peaks.missing = "there was no training job";
   for (int rank = 0; rank < job.world_size(); ++rank) {
-    const auto measured = number_in(job.last(rank, "memory", job.last_attempt()), "measured_allocated_bytes");
+    const auto measured = number_in(job.last(rank, "memory", job.last_attempt()), field);
     if (!measured) peaks.missing = "rank " + std::to_string(rank) + " was not measured";
     peaks.bytes.push_back(measured.value_or(0));
   }
@@ -102,7 +102,7 @@ void check_capacity(const RunRecord& run, const MeasuredPeaks& peaks, StageCheck
     return;
   }
   const auto capacity = *run.recipe.device_memory_bytes;
-  auto& result = checks.add("capacity", Status::pass);
+  auto& result = checks.add("capacity", Status::pass, "reserved bytes of the fullest rank");
   result.measured = static_cast<std::int64_t>(largest_of(peaks));
   result.limit = capacity;
   result.unit = "bytes";
@@ -166,11 +166,12 @@ std::vector<Result> evaluate_memory(const RunRecord& run) {
   const Json dry_run = member_of(run.estimate, "dry_run") ? *member_of(run.estimate, "dry_run") : Json();
   judge_deviations(checks, "allocated", compare_all(job, dry_run, "peak_allocated_bytes", "measured_allocated_bytes"),
                    run.limits);
+  judge_deviations(checks, "reserved", compare_all(job, dry_run, "peak_reserved_bytes", "measured_reserved_bytes"),
+                   run.limits);
   judge_deviations(checks, "by_category", compare_all(job, dry_run, "by_category", "by_category"), run.limits);
   judge_deviations(checks, "by_phase", compare_all(job, dry_run, "by_phase", "by_phase"), run.limits);
-  const auto peaks = measured_peaks(job);
-  check_formula(run, peaks, checks);
-  check_capacity(run, peaks, checks);
+  check_formula(run, measured_peaks(job, "measured_allocated_bytes"), checks);
+  check_capacity(run, measured_peaks(job, "measured_reserved_bytes"), checks);
   return checks.take();
 }
 

@@ -49,7 +49,7 @@ void check_phase(const RunRecord& run, const JobRecord& job, const std::optional
   const auto failed_at = failure ? position_of(failure->phase) : kPhases.size();
   const bool one_micro_step = run.recipe.train.gradient_accumulation_steps == 1;
   if (failure && i == failed_at) {
-    auto& result = checks.add(name, status_of_failure(*failure), failure->sentence + ". " + diagnosis_of(*failure));
+    auto& result = checks.add(name, status_of_failure(*failure), failure->sentence + ". " + diagnosis_of(job, *failure));
     result.ran = false;
     return;
   }
@@ -78,11 +78,20 @@ std::vector<Result> evaluate_single(const RunRecord& run) {
     return checks.take();
   }
   const auto failure = job.failure(job.last_attempt());
-  checks.job_ended("job", job, failure ? diagnosis_of(*failure) : "");
+  checks.job_ended("job", job, failure ? diagnosis_of(job, *failure) : "");
   for (std::size_t i = 0; i < kPhases.size(); ++i) check_phase(run, job, failure, i, checks);
-  for (const char* name : {"reserved_minus_allocated", "largest_free_block"}) {
-    checks.add(name, Status::skip, "null: a CPU has no caching allocator, and the allocator model is not built yet")
-        .unit = "bytes";
+  const Json* memory = job.last(0, "memory", job.last_attempt());
+  for (const auto& [name, what] : {std::pair<std::string, std::string>{
+                                       "reserved_minus_allocated", "peak of reserved minus peak of allocated bytes"},
+                                   {"largest_free_block", "at the end of the job"}}) {
+    const auto bytes = number_in(memory, name + "_bytes");
+    if (!bytes) {
+      checks.missing(name, "the job did not tell it");
+      continue;
+    }
+    auto& result = checks.add(name, Status::pass, what);
+    result.measured = static_cast<std::int64_t>(*bytes);
+    result.unit = "bytes";
   }
 
   std::string changes;

@@ -146,7 +146,7 @@ std::vector<Result> evaluate_train(const RunRecord& run) {
   }
   const TrainView view{run, job, run.job("twin-1"), attempt, checks};
   const auto failure = job.failure(attempt);
-  const bool ended = checks.job_ended("job", job, failure ? diagnosis_of(*failure) : "");
+  const bool ended = checks.job_ended("job", job, failure ? diagnosis_of(job, *failure) : "");
   if (ended) checks.job_ended("twin", view.twin);
   check_failure_named(view);
   check_steps(view);

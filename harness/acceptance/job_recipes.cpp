@@ -51,6 +51,7 @@ void check_can_be_accepted(const Recipe& recipe) {
                                        ": stage train saves, kills and resumes between two steps; write 2 or more");
   }
   require_path("model.path", recipe.model.path);
+  require_trained(load_model_config(recipe.model.path, recipe.model.config));
   if (recipe.data.format == DataFormat::synthetic) return;
   for (const auto& entry : recipe.data.path) require_path("data.path", entry.path);
   if (recipe.data.eval_path) require_path("data.eval_path", *recipe.data.eval_path);

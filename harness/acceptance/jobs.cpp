@@ -7,6 +7,8 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "harness/acceptance/evaluate.h"
 #include "harness/acceptance/rank_program.h"
+#include "harness/acceptance/remedies.h"
+#include "harness/acceptance/run_record.h"
 #include "harness/core/error.h"
 #include "harness/core/event.h"
 #include "harness/core/files.h"
@@ -66,6 +68,24 @@ void write_job_file(const fs::path& folder, const JobRequest& request) {
   write_file_durably(folder / "job.json", dump_json_pretty(file));
 }
 
+/// If a rank of this attempt ran out of device memory: what would have made it fit, for the reports.
+void write_remedies(const fs::path& folder, const Recipe& recipe, int attempt) {
+  const auto job = read_job(folder);
+  for (int rank = 0; rank < job.world_size(); ++rank) {
+    const Json* error = job.last(rank, "error", attempt);
+    const auto capacity = number_in(error == nullptr ? nullptr : member_of(*error, "memory"), "capacity_bytes");
+    if (!capacity) continue;
+    Recipe plan = recipe;
+    if (!plan.device_memory_bytes) plan.device_memory_bytes = static_cast<std::int64_t>(*capacity);
+    try {
+      write_file_durably(folder / kRemediesFile, dump_json_pretty({{"remedies", evaluate_remedies(plan)}}));
+    } catch (const Error& failure) {
+      log_warning(std::string("what would have fitted is not known: ") + failure.what());
+    }
+    return;
+  }
+}
+
 }  // namespace
 
 void mend_job_file(const fs::path& run_folder, const JobRequest& request) {
@@ -101,7 +121,9 @@ LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, 
     spec.monitor_interval_seconds = kWatchfulSeconds;
     spec.on_tick = [&](const LaunchView& view) { planned->look(view); };
   }
-  return launch(spec);
+  const auto result = launch(spec);
+  write_remedies(folder, request.recipe, attempt);
+  return result;
 }
 
 LaunchResult run_job(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display) {

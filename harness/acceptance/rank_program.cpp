@@ -93,14 +93,17 @@ RankOutput run_rank_program(const Json& job, double timeout_seconds) {
   return {code, content_of(output), content_of(errors)};
 }
 
+Error failure_of(const RankOutput& output) { return {kind_of_exit(output.exit_code), last_lines(output.err)}; }
+
 DryRunOutcome run_dry_run(const std::vector<Recipe>& recipes) {
   Json job{{"kind", "dry_run"}, {"recipes", Json::array()}};
   for (const auto& recipe : recipes) job["recipes"].push_back(recipe_to_json(recipe));
   const auto output = run_rank_program(job);
   DryRunOutcome outcome;
   if (output.exit_code != exit_done) {
-    outcome.error_kind = kind_of_exit(output.exit_code);
-    outcome.message = last_lines(output.err);
+    const auto failure = failure_of(output);
+    outcome.error_kind = failure.kind();
+    outcome.message = failure.what();
     return outcome;
   }
   outcome.rows = parse_json(output.out, "output of the dry run");

@@ -31,6 +31,9 @@ struct RankOutput {
 /// Error{io} if it cannot be started, Interrupted after a signal, and what find_rank_program throws.
 RankOutput run_rank_program(const Json& job, double timeout_seconds = 600);
 
+/// Of a run that did not end with 0: the kind that its exit code stands for, and the last lines it wrote.
+Error failure_of(const RankOutput& output);
+
 /// What came out of a dry run of several recipes by one rank program.
 struct DryRunOutcome {
   Json rows;                                   ///< one object a recipe, in order; null after a failure

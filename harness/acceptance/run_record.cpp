@@ -211,6 +211,7 @@ JobRecord read_job(const std::filesystem::path& folder) {
   for (int rank = 0; rank < world_size; ++rank) {
     record.ranks.push_back(read_events(rank_event_file(folder, rank)));
   }
+  record.remedies = read_object(folder / kRemediesFile);
   return record;
 }
 

@@ -23,12 +23,16 @@ struct JobFailure {
   bool interrupted = false;  ///< by the user's signal or on purpose, not by a failure
 };
 
+/// Of a job folder: what would have made a job fit that ran out of device memory.
+inline constexpr const char* kRemediesFile = "remedies.json";
+
 /// What the processes of one job wrote: jobs/<stage>-<n>/.
 struct JobRecord {
   std::string name;                      ///< "train-1"
   Json job;                              ///< job.json, or null: the job was never started
   std::vector<std::vector<Json>> ranks;  ///< events of each rank, in order
   std::vector<Json> launcher;            ///< the launcher's events
+  Json remedies;                         ///< after an out-of-memory: "remedies" (evaluate_remedies); else null
 
   bool started() const { return !job.is_null(); }
   int world_size() const { return static_cast<int>(ranks.size()); }

@@ -21,6 +21,7 @@
 #include "harness/core/host.h"
 #include "harness/core/log.h"
 #include "harness/launch/rank_failure.h"
+#include "harness/machine/inventory.h"
 #include "harness/recipe/load_recipe.h"
 #include "harness/recipe/recipe_json.h"
 #include "harness/train/job.h"
@@ -101,6 +102,7 @@ int run_recipe(const World& world, const std::vector<std::string>& arguments, co
   if (arguments.empty()) throw Error(ErrorKind::usage, "assay-rank needs a recipe: assay-rank RECIPE [KEY=VALUE ...]");
   ResolveFacts facts;
   facts.world_size = world.world_size;
+  facts.cuda_available = has_gpu();
   const auto loaded = load_recipe(arguments.front(), {arguments.begin() + 1, arguments.end()}, facts);
   Job job;
   job.world = world;
@@ -117,6 +119,8 @@ int run_job(const Job& job, const std::vector<Recipe>& dry_runs) {
   if (job.kind == "train") return run_train(job);
   if (job.kind == "collective") return run_collective_check(job);
   if (job.kind == "verify") return run_verify(job);
+  if (job.kind == "fit_search") return run_fit_search(job);
+  if (job.kind == "fit_trials") return run_fit_trials(job);
   ASSAY_CHECK(job.kind == "dry_run");
   return run_dry_run_job(dry_runs);
 }

@@ -25,6 +25,9 @@ const std::vector<OptionRow>& option_table() {
   static const std::vector<OptionRow> rows{
       {"nproc-per-node", "N", "processes on this machine, one for each device (the key parallel.nproc_per_node)"},
       {"output", "DIR", "run folder (default: runs/<recipe>-<time>)"},
+      {"vary", "KEY", "the recipe key whose largest value that fits is searched; a whole number"},
+      {"step", "N", "only multiples of N are tried (default 1)"},
+      {"predict-only", "", "by dry runs alone: starts no ranks, needs no device"},
       {"allow-change", "KEY", "on resume: this key may differ from the run that is resumed; may be repeated"},
       {"json", "", "one JSON document on stdout, logs on stderr"},
       {"atol", "X", "largest absolute difference of a logit (default 5e-5)"},

@@ -3,6 +3,7 @@
 #include "harness/cli/replay_command.h"
 #include "harness/cli/run_commands.h"
 #include "harness/cli/show_command.h"
+#include "harness/cli/threshold_command.h"
 #include "harness/cli/validate.h"
 #include "harness/cli/verify_command.h"
 #include "harness/launch/launch_command.h"
@@ -19,6 +20,8 @@ const std::vector<Command>& all_commands() {
        "nproc-per-node json dry-run", run_estimate},
       {"collective", "[KEY=VALUE ...]", "correctness of the collectives", "nproc-per-node output json dry-run",
        run_collective},
+      {"threshold", "RECIPE --vary KEY [KEY=VALUE ...]", "largest value of KEY that fits: predicted and found, twice",
+       "vary step predict-only nproc-per-node output json dry-run", run_threshold},
       {"report", "RUN_DIR", "evaluate a run folder again and write every report from its files", "json", run_report},
       {"validate", "RECIPE [KEY=VALUE ...]", "resolve and check only; prints the resolved recipe",
        "json keys nproc-per-node", run_validate},

@@ -11,14 +11,19 @@ namespace assay {
 namespace {
 
 constexpr const char* kWhat = "job on standard input";
+constexpr const char* kKinds = "train, collective, verify, dry_run, fit_search or fit_trials";
 
 using Test = bool (*)(const Json&);
 
 bool is_text(const Json& value) { return value.is_string(); }
 bool is_object(const Json& value) { return value.is_object(); }
+bool is_whole_number(const Json& value) { return value.is_number_integer(); }
 bool is_number_or_null(const Json& value) { return value.is_number() || value.is_null(); }
 bool is_list_of_texts(const Json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), is_text);
+}
+bool is_list_of_whole_numbers(const Json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), is_whole_number);
 }
 bool is_list_of_objects(const Json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), is_object);
@@ -55,13 +60,22 @@ Recipe resolved_recipe(const Json& json, const std::string& name) {
   return recipe;
 }
 
+void check_fit_options(const Job& job) {
+  required(job.options, "key", "a recipe key", is_text);
+  for (const char* key : {"step", "low", "high", "start", "num_steps"}) {
+    required(job.options, key, "a whole number", is_whole_number);
+  }
+  if (job.kind == "fit_trials") required(job.options, "smallest", "a whole number", is_whole_number);
+  check_optional(job.options, "capacity_bytes", "a list of whole numbers", is_list_of_whole_numbers);
+}
+
 }  // namespace
 
 Job read_job(std::string_view text, std::vector<Recipe>& dry_runs) {
   const Json json = parse_json(text, kWhat);
   check(json, "the whole", "an object", is_object);
   Job job;
-  job.kind = required(json, "kind", "train, collective, verify or dry_run", is_text).get<std::string>();
+  job.kind = required(json, "kind", kKinds, is_text).get<std::string>();
   if (json.contains("options")) job.options = required(json, "options", "an object", is_object);
   if (job.kind == "dry_run") {
     const auto& recipes = required(json, "recipes", "a list of recipes", is_list_of_objects);
@@ -72,12 +86,16 @@ Job read_job(std::string_view text, std::vector<Recipe>& dry_runs) {
     for (const char* key : {"atol", "rtol", "loss_atol"}) {
       check_optional(job.options, key, "a number or null", is_number_or_null);
     }
-  } else if (job.kind == "train" || job.kind == "collective") {
+  } else if (job.kind == "fit_search") {
+    job.recipe = resolved_recipe(required(json, "recipe", "a recipe", is_object), "recipe");
+    check_fit_options(job);
+  } else if (job.kind == "train" || job.kind == "collective" || job.kind == "fit_trials") {
     job.recipe = resolved_recipe(required(json, "recipe", "a recipe", is_object), "recipe");
     job.folder = required(json, "folder", "a path", is_text).get<std::string>();
     check_optional(job.options, "allow_change", "a list of keys", is_list_of_texts);
+    if (job.kind == "fit_trials") check_fit_options(job);
   } else {
-    refuse("kind", "is " + job.kind, "train, collective, verify or dry_run");
+    refuse("kind", "is " + job.kind, kKinds);
   }
   return job;
 }

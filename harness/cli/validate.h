@@ -7,8 +7,9 @@
 
 namespace assay {
 
-/// The recipe a command was given, resolved; warnings are logged.
-LoadedRecipe load_from(const CommandLine& line);
+/// The recipe a command was given, resolved for this machine; warnings are logged. `runs`: the command starts ranks;
+/// else the recipe's device need not be there.
+LoadedRecipe load_from(const CommandLine& line, bool runs = true);
 
 /// Prints the resolved recipe with origins, or with --json as JSON: what --dry-run does in every command that starts
 /// something. Returns exit_done.

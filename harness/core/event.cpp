@@ -56,10 +56,26 @@ void EventWriter::write(std::string_view kind, std::int64_t step, const Json& fi
   }
 }
 
-std::filesystem::path rank_event_file(const std::filesystem::path& job_folder, int rank) {
+namespace {
+
+std::string rank_name(int rank) {
   std::array<char, 32> name{};
-  std::snprintf(name.data(), name.size(), "rank_%05d.jsonl", rank);
-  return job_folder / "events" / name.data();
+  std::snprintf(name.data(), name.size(), "rank_%05d", rank);
+  return name.data();
+}
+
+}  // namespace
+
+std::filesystem::path memory_snapshot_file(const std::filesystem::path& job_folder, int rank) {
+  return job_folder / ("memory_snapshot_" + rank_name(rank) + ".pickle");
+}
+
+std::filesystem::path memory_trace_file(const std::filesystem::path& job_folder, int rank) {
+  return job_folder / ("trace_" + rank_name(rank) + ".json");
+}
+
+std::filesystem::path rank_event_file(const std::filesystem::path& job_folder, int rank) {
+  return job_folder / "events" / (rank_name(rank) + ".jsonl");
 }
 
 std::vector<Json> read_events(const std::filesystem::path& path) {

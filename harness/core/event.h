@@ -26,14 +26,16 @@ namespace assay {
 ///   without evaluation and "save_seconds"; forward, backward and optimizer seconds are without waiting for
 ///   communication
 /// - eval: "loss", "tokens", "seconds"
-/// - memory: at the end of an attempt: "measured_allocated_bytes", "by_category", "by_phase", and null fields with
-///   reasons
+/// - memory: at the end of an attempt: "measured_allocated_bytes", "measured_reserved_bytes", "reserved_by",
+///   "reserved_minus_allocated_bytes" (of the peaks), "largest_free_block_bytes" and "num_alloc_retries" (now),
+///   "by_category", "by_phase", and null fields with reasons
 /// - checkpoint: "path", "saved_step", "seconds", "bytes" (written by this rank), "reason" (interval, end, signal); or
 ///   "restored": true, "path", "restored_step", "seconds"
 /// - collective: "operation", "bytes", "elements", "num_wrong", "seconds", "max_abs_error", "device", "gpu",
 ///   "memory_bytes"
 /// - check: a measurement that a stage made itself: "name", "measured", ...
-/// - error: "error" (kind), "message", "phase"
+/// - error: "error" (kind), "message", "phase"; out of device memory also "memory": what was asked for, the device as it
+///   was
 /// - end: "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters),
 ///   "parameters_hash", "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps
 ///   without waits for data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"
@@ -59,6 +61,11 @@ class EventWriter {
 
 /// Where a rank keeps its events: <job folder>/events/rank_00000.jsonl.
 std::filesystem::path rank_event_file(const std::filesystem::path& job_folder, int rank);
+
+/// What a rank that ran out of device memory leaves beside them: <job folder>/memory_snapshot_rank_00000.pickle for
+/// PyTorch's memory viewer, and <job folder>/trace_rank_00000.json, a Chrome trace.
+std::filesystem::path memory_snapshot_file(const std::filesystem::path& job_folder, int rank);
+std::filesystem::path memory_trace_file(const std::filesystem::path& job_folder, int rank);
 
 /// All whole events of a file, in order; a last line cut short by a kill is left out, any other bad line throws
 /// Error{data}. A missing file is an empty list.

@@ -44,7 +44,7 @@ struct MetaTarget {
 };
 
 /// A dry run: tensors without memory or values. The same operators allocate the same blocks in the same order as on the
-/// target, scratch of kernels included. The target belongs to the calling thread until its next call.
+/// target, scratch of kernels included. Belongs to the calling thread, whose newest meta device counts.
 std::unique_ptr<Device> make_meta_device(const MetaTarget& target);
 
 }  // namespace assay

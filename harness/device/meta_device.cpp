@@ -1,14 +1,14 @@
 #include <ATen/ops/empty.h>
 
 #include "harness/device/device.h"
-#include "harness/device/meta_kernels.h"
+#include "harness/device/meta_target.h"
 
 namespace assay {
 namespace {
 
 class MetaDevice final : public Device {
  public:
-  explicit MetaDevice(const MetaTarget& target) { set_meta_target(target); }
+  explicit MetaDevice(const MetaTarget& target) : target_(target) {}
 
   c10::Device torch_device() const override { return c10::Device(c10::kMeta); }
 
@@ -30,6 +30,8 @@ class MetaDevice final : public Device {
   static at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype) {
     return at::empty(shape, at::device(at::kMeta).dtype(dtype));
   }
+
+  MetaTargetScope target_;
 };
 
 }  // namespace

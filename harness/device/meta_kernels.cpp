@@ -1,14 +1,15 @@
 #include "harness/device/meta_kernels.h"
 
 #include <ATen/ATen.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <optional>
 #include <tuple>
 
-// Operators that have no Meta kernel in LibTorch 2.11. Each allocates what the CPU kernel allocates, in its order:
-// results, and scratch that lives as long as the call. Sizes are read off
+#include "harness/device/meta_target.h"
+
+// Operators of the CPU that have no Meta kernel in LibTorch 2.11. Each allocates what the CPU kernel allocates, in its
+// order: results, and scratch that lives as long as the call. Sizes are read off
 // aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, native/Embedding.cpp and native/TensorAdvancedIndexing.cpp;
 // tests/train/dry_run_test.cpp compares whole steps with the CPU.
 
@@ -16,8 +17,6 @@ namespace assay {
 namespace {
 
 using at::Tensor;
-
-thread_local MetaTarget target;
 
 Tensor meta_index_select(const Tensor& self, std::int64_t dim, const Tensor& index) {
   auto shape = self.sizes().vec();
@@ -54,7 +53,7 @@ std::tuple<Tensor, Tensor> meta_flash_for_cpu(const Tensor& query, const Tensor&
       at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat)).transpose(1, 2);
   const auto split = flash_split(query.size(2), key.size(2));
   const std::int64_t scratch = split.query * (split.key + 2 + query.size(3));
-  const Tensor buffer = at::empty({target.num_threads, scratch}, query.options());
+  const Tensor buffer = at::empty({meta_target().num_threads, scratch}, query.options());
   return {output, logsumexp};
 }
 
@@ -68,7 +67,7 @@ std::tuple<Tensor, Tensor, Tensor> meta_flash_for_cpu_backward(const Tensor& /*g
   Tensor grad_key = empty_heads_inside(key, key.size(3));
   Tensor grad_value = empty_heads_inside(value, value.size(3));
   const auto split = flash_split(query.size(2), key.size(2));
-  const Tensor scores = at::empty({target.num_threads, 2 * split.query * split.key}, query.options());
+  const Tensor scores = at::empty({meta_target().num_threads, 2 * split.query * split.key}, query.options());
   const Tensor row_sums = at::empty({split.query}, query.options());
   return {grad_query, grad_key, grad_value};
 }
@@ -79,15 +78,13 @@ void meta_fused_adamw(at::TensorList /*self*/, at::TensorList /*grads*/, at::Ten
                       double /*weight_decay*/, double /*eps*/, bool /*amsgrad*/, bool /*maximize*/,
                       const std::optional<Tensor>& /*grad_scale*/, const std::optional<Tensor>& /*found_inf*/) {}
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
-  m.impl("index_select", meta_index_select);
-  m.impl("_scaled_dot_product_flash_attention_for_cpu", meta_flash_for_cpu);
-  m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", meta_flash_for_cpu_backward);
-  m.impl("_fused_adamw_", meta_fused_adamw);
-}
-
 }  // namespace
 
-void set_meta_target(const MetaTarget& new_target) { target = new_target; }
+void register_cpu_kernels(torch::Library& library) {
+  library.impl("index_select", meta_index_select);
+  library.impl("_scaled_dot_product_flash_attention_for_cpu", meta_flash_for_cpu);
+  library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", meta_flash_for_cpu_backward);
+  library.impl("_fused_adamw_", meta_fused_adamw);
+}
 
 }  // namespace assay

@@ -210,4 +210,17 @@ Json read_inventory(const fs::path& folder, const fs::path& root) {
   return machine;
 }
 
+bool has_gpu(const fs::path& root) {
+  constexpr std::string_view prefix = "nvidia";
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(root / "dev", code)) {
+    const auto name = entry.path().filename().string();
+    if (name.size() > prefix.size() && name.starts_with(prefix) &&
+        name.find_first_not_of("0123456789", prefix.size()) == std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace assay

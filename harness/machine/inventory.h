@@ -21,4 +21,7 @@ namespace assay {
 /// fact.
 Json read_inventory(const std::filesystem::path& folder, const std::filesystem::path& root = "/");
 
+/// An NVIDIA GPU is there for this process: a device node /dev/nvidia<number>.
+bool has_gpu(const std::filesystem::path& root = "/");
+
 }  // namespace assay

@@ -209,8 +209,9 @@ void AllocationHistory::add(const Entry& entry) {
   ++num_forgotten_;
 }
 
-void AllocationHistory::add(const SegmentEvent& event, const AllocatorStatistics& statistics, std::uint32_t label) {
-  add({action_of(event.action), label, event.address, event.bytes, event.stream, 0, statistics.allocated.current,
+void AllocationHistory::add(const SegmentEvent& event, const AllocatorStatistics& statistics, std::uint32_t label,
+                            std::int64_t line) {
+  add({action_of(event.action), label, event.address, event.bytes, event.stream, line, statistics.allocated.current,
        statistics.reserved.current});
 }
 

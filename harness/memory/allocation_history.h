@@ -45,7 +45,8 @@ class AllocationHistory {
   std::uint32_t label(std::string_view text);
   void add(const Entry& entry);
   /// A change of segments as the model tells it.
-  void add(const SegmentEvent& event, const AllocatorStatistics& statistics, std::uint32_t label);
+  void add(const SegmentEvent& event, const AllocatorStatistics& statistics, std::uint32_t label,
+           std::int64_t line = 0);
 
   std::size_t size() const { return entries_.size(); }
   /// 0 is the oldest that is kept.

@@ -15,6 +15,7 @@ namespace assay {
 /// optimizer updates.
 enum class FormulaMoment { forward, backward, update };
 inline constexpr std::array<std::string_view, 3> kFormulaMomentNames{"forward", "backward", "update"};
+inline std::string_view name_of(FormulaMoment moment) { return kFormulaMomentNames[static_cast<std::size_t>(moment)]; }
 
 /// The guides' closed formula, term by term: bytes on the fullest rank, at the fullest moment of a step. Not the sum of
 /// each term's own largest value.

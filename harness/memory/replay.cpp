@@ -199,7 +199,7 @@ class Replayer {
   }
 
   void segment_changed(const SegmentEvent& event) {
-    if (history_ != nullptr) history_->add(event, model_.statistics(), label_);
+    if (history_ != nullptr) history_->add(event, model_.statistics(), label_, event_->place);
     const bool taken = event.action == SegmentEvent::Action::allocate || event.action == SegmentEvent::Action::map;
     if (taken) {
       held_.add(event.address, {event.bytes, event.stream, false, event.action == SegmentEvent::Action::map});

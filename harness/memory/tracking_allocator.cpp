@@ -11,8 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "harness/core/units.h"
-
 namespace assay {
 namespace {
 
@@ -28,12 +26,11 @@ struct BlockHeader {
     BlockHeader header;
     if (!current_ledger || bytes == 0 || UntrackedScope::active()) return header;
     const auto size = static_cast<std::int64_t>(bytes);
-    TORCH_CHECK_WITH(OutOfMemoryError, current_ledger->fits(size), "device memory is full: asked for ",
-                     format_bytes(size), ", allocated ", format_bytes(current_ledger->allocated_bytes()), " of ",
-                     format_bytes(current_ledger->capacity_bytes()), " in phase ",
-                     std::string(name_of(current_ledger->phase())));
+    const auto block = current_ledger->allocate(size);
+    TORCH_CHECK_WITH(OutOfMemoryError, block.has_value(),
+                     "device memory is full: ", current_ledger->out_of_memory()->sentence());
     header.ledger = current_ledger;
-    header.block = header.ledger->allocate(size);
+    header.block = *block;
     return header;
   }
 

@@ -79,6 +79,22 @@ LoadedRecipe load_recipe(const std::filesystem::path& path, const std::vector<st
   return loaded;
 }
 
+Recipe with_overrides(const Recipe& resolved, const std::vector<std::string>& overrides) {
+  LoadedRecipe loaded;
+  loaded.recipe = resolved;
+  const Place whole{resolved.name};
+  Problems problems;
+  Places places;
+  const auto fields = recipe_fields(loaded.recipe);
+  for (const auto& field : fields) places[field.key] = whole;
+  read_overrides(fields, overrides, places, problems);
+  ResolveFacts facts;
+  facts.runs = false;
+  resolve_recipe(loaded, facts, places, whole, problems);
+  problems.throw_if_any();
+  return loaded.recipe;
+}
+
 std::string recipe_to_yaml(const LoadedRecipe& loaded) {
   auto recipe = loaded.recipe;
   std::string text;

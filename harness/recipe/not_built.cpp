@@ -11,16 +11,17 @@ namespace assay {
 namespace {
 
 struct Row {
-  std::string_view key;                 ///< one key, or a whole section if it ends in '.'
-  std::vector<std::string_view> built;  ///< values beside the default
+  std::string_view key;                        ///< one key, or a whole section if it ends in '.'
+  std::vector<std::string_view> built;         ///< values beside the default
+  std::vector<std::string_view> planned = {};  ///< values that can be planned, not run
 };
 
 /// Keys of parts that are not built yet. Building a part shortens this table.
 const std::vector<Row>& not_built_table() {
   static const std::vector<Row> rows{
       {"mode", {"full"}},
-      {"device", {}},
-      {"model.attention", {"flash"}},
+      {"device", {}, {"cuda"}},
+      {"model.attention", {"flash", "efficient"}},
       {"tokenizer.path", {"bytes"}},
       {"data.format", {"text", "batches", "synthetic"}},
       {"data.packing", {}},
@@ -29,7 +30,7 @@ const std::vector<Row>& not_built_table() {
       {"optimizer.name", {}},
       {"lora.", {}},
       {"quantization.", {}},
-      {"parallel.backend", {"gloo"}},
+      {"parallel.backend", {"gloo"}, {"nccl"}},
       {"parallel.cpu_binding", {}},
       {"checkpoint.minutes", {}},
       {"checkpoint.keep_best", {}},
@@ -43,18 +44,24 @@ const std::vector<Row>& not_built_table() {
   return rows;
 }
 
-bool is_built(const Row& row, const Json& value) {
-  if (value.is_array()) {
-    return std::all_of(value.begin(), value.end(), [&](const Json& item) { return is_built(row, item); });
-  }
-  return value.is_string() &&
-         std::find(row.built.begin(), row.built.end(), value.get<std::string>()) != row.built.end();
+std::vector<std::string_view> supported(const Row& row, bool runs) {
+  auto values = row.built;
+  if (!runs) values.insert(values.end(), row.planned.begin(), row.planned.end());
+  return values;
 }
 
-std::string sentence(const Row& row, const Json& value, const Json& default_value) {
+bool is_one_of(const std::vector<std::string_view>& supported, const Json& value) {
+  if (value.is_array()) {
+    return std::all_of(value.begin(), value.end(), [&](const Json& item) { return is_one_of(supported, item); });
+  }
+  return value.is_string() &&
+         std::find(supported.begin(), supported.end(), value.get<std::string>()) != supported.end();
+}
+
+std::string sentence(const std::vector<std::string_view>& supported, const Json& value, const Json& default_value) {
   std::string built;
   if (!value.is_array() && default_value != "auto" && !default_value.is_null()) built = dump_json(default_value);
-  for (const auto& name : row.built) built += (built.empty() ? "" : ", ") + std::string(name);
+  for (const auto& name : supported) built += (built.empty() ? "" : ", ") + std::string(name);
   std::erase(built, '"');
   const auto shown_value = value.is_string() ? value.get<std::string>() : dump_json(value);
   return shown_value + " is not supported by this version" +
@@ -73,7 +80,7 @@ void find_in_data_path(const DataOptions& data, std::vector<NotBuilt>& found) {
 
 }  // namespace
 
-std::vector<NotBuilt> find_not_built(const Recipe& recipe) {
+std::vector<NotBuilt> find_not_built(const Recipe& recipe, bool runs) {
   Recipe asked = recipe;
   Recipe defaults;
   const auto asked_fields = recipe_fields(asked);
@@ -81,12 +88,14 @@ std::vector<NotBuilt> find_not_built(const Recipe& recipe) {
   std::vector<NotBuilt> found;
   find_in_data_path(recipe.data, found);
   for (const auto& row : not_built_table()) {
+    const auto values = supported(row, runs);
     for (std::size_t i = 0; i < asked_fields.size(); ++i) {
       const auto& key = asked_fields[i].key;
       if (row.key.ends_with('.') ? !key.starts_with(row.key) : key != row.key) continue;
       const auto value = field_to_json(asked_fields[i]).value_or(Json(nullptr));
       const auto default_value = field_to_json(default_fields[i]).value_or(Json(nullptr));
-      if (value != default_value && !is_built(row, value)) found.push_back({key, sentence(row, value, default_value)});
+      if (value == default_value || is_one_of(values, value)) continue;
+      found.push_back({key, sentence(values, value, default_value)});
     }
   }
   return found;

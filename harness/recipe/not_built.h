@@ -13,7 +13,7 @@ struct NotBuilt {
   std::string what;  ///< the sentence for the user
 };
 
-/// All such keys of a resolved recipe.
-std::vector<NotBuilt> find_not_built(const Recipe& recipe);
+/// All such keys of a resolved recipe, for a command that runs it or one that only says what a run would need.
+std::vector<NotBuilt> find_not_built(const Recipe& recipe, bool runs);
 
 }  // namespace assay

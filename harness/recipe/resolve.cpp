@@ -46,7 +46,7 @@ class Resolver {
   }
 
   void refuse_not_built() {
-    for (const auto& [key, what] : find_not_built(recipe_)) {
+    for (const auto& [key, what] : find_not_built(recipe_, facts_.runs)) {
       if (good({key})) refuse(key, what);
     }
   }
@@ -71,9 +71,7 @@ class Resolver {
       const bool from_nothing = r.mode == Mode::pretrain || r.mode == Mode::inference;
       resolve("model.init", r.model.init, from_nothing ? ModelInit::random : ModelInit::load);
     }
-    if (r.model.attention == AttentionChoice::automatic) {
-      resolve("model.attention", r.model.attention, AttentionChoice::flash);
-    }
+    resolve_attention();
     if (good({"train.precision"}) && !r.optimizer.moment_dtype) {
       resolve("optimizer.moment_dtype", r.optimizer.moment_dtype,
               r.train.precision == Precision::pure_bf16 ? FloatType::bf16 : FloatType::fp32);
@@ -86,6 +84,20 @@ class Resolver {
     }
     if (!r.accept.limits)
       resolve("accept.limits", r.accept.limits, cuda ? "recipes/limits/cuda.yaml" : "recipes/limits/cpu.yaml");
+  }
+
+  void resolve_attention() {
+    auto& attention = recipe_.model.attention;
+    if (!good({"device", "model.attention", "train.precision"})) return;
+    const bool cuda = recipe_.device == DeviceChoice::cuda;
+    const bool flash_lacks = cuda && recipe_.train.precision == Precision::fp32;
+    if (attention == AttentionChoice::automatic) {
+      resolve("model.attention", attention, flash_lacks ? AttentionChoice::efficient : AttentionChoice::flash);
+    } else if (attention == AttentionChoice::flash && flash_lacks) {
+      refuse("model.attention", "flash has no fp32 kernel on cuda; write efficient, or another train.precision");
+    } else if (attention == AttentionChoice::efficient && !cuda) {
+      refuse("model.attention", "efficient has no kernel on cpu; write flash");
+    }
   }
 
   /// What the names say: *.safetensors are batches, *.jsonl is jsonl, *.bin may be several formats, all else is text.

@@ -133,13 +133,39 @@ std::string checks(const Json& report) {
   return text + "\n";
 }
 
+std::string out_of_memory(const Json& report) {
+  const Json* rows = member_of(report, "out_of_memory");
+  if (rows == nullptr || rows->empty()) return "";
+  std::string text = "## Out of device memory\n\n" +
+                     header({"Job", "Rank", "Step", "Phase", "Unit", "Asked for", "Allocated", "Reserved", "Capacity",
+                             "Largest free block", "Reserved but free", "What would have fitted"});
+  for (const auto& found : *rows) {
+    text +=
+        row({cell(found["job"]), cell(found["rank"]), cell(found["step"]), cell(found["phase"]), cell(found["unit"]),
+             bytes_of(found, "requested_bytes"), bytes_of(found, "allocated_bytes"), bytes_of(found, "reserved_bytes"),
+             bytes_of(found, "capacity_bytes"), bytes_of(found, "largest_free_block_bytes"),
+             number_of(found, "fragmentation"), cell(found["nearest_remedy"])});
+  }
+  text += "\n" + header({"Job", "Rank", "Category, alive then", "Bytes"});
+  for (const auto& found : *rows) {
+    const auto& categories = found["by_category"];
+    for (const auto& [name, bytes] : categories.items()) {
+      text += row({cell(found["job"]), cell(found["rank"]), name, bytes_of(categories, name)});
+    }
+  }
+  return text +
+         "\nThe history of allocations: memory_snapshot.pickle for pytorch.org/memory_viz, trace.json for a viewer "
+         "of Chrome traces.\n\n";
+}
+
 std::string memory(const Json& report) {
-  std::string text =
-      "## Memory\n\nPeaks of allocated bytes: closed formula (screening), dry run (the program itself), measured.\n\n";
-  text += header({"Rank", "Formula", "Dry run", "Measured", "Device used"});
+  std::string text = "## Memory\n\nPeaks: closed formula (screening), dry run (the program itself), measured.\n\n";
+  text += header({"Rank", "Formula", "Allocated, dry run", "Allocated, measured", "Reserved, dry run",
+                  "Reserved, measured", "Device used"});
   for (const auto& rank : report["memory"]) {
     text += row({cell(rank["rank"]), bytes_of(rank, "formula_bytes"), bytes_of(rank, "dry_run_allocated_bytes"),
-                 bytes_of(rank, "measured_allocated_bytes"), bytes_of(rank, "device_used_bytes")});
+                 bytes_of(rank, "measured_allocated_bytes"), bytes_of(rank, "dry_run_reserved_bytes"),
+                 bytes_of(rank, "measured_reserved_bytes"), bytes_of(rank, "device_used_bytes")});
   }
   if (report["formula"].is_object()) {
     text += "\n" + header({"Term of the formula", "Bytes"});
@@ -205,9 +231,9 @@ std::string figures(const Json& report) {
 }  // namespace
 
 std::string report_markdown(const Json& report) {
-  return top(report) + baseline(report) + checks(report) + memory(report) + figures(report) + "\nStarted " +
-         cell(report["started"]) + ", ended " + cell(report["ended"]) + ". Recipe hash " + cell(report["recipe_hash"]) +
-         ".\n";
+  return top(report) + baseline(report) + checks(report) + out_of_memory(report) + memory(report) + figures(report) +
+         "\nStarted " + cell(report["started"]) + ", ended " + cell(report["ended"]) + ". Recipe hash " +
+         cell(report["recipe_hash"]) + ".\n";
 }
 
 }  // namespace assay

@@ -5,6 +5,8 @@
 
 #include "harness/acceptance/estimate.h"
 #include "harness/acceptance/measurements.h"
+#include "harness/acceptance/remedies.h"
+#include "harness/core/event.h"
 #include "harness/core/files.h"
 #include "harness/recipe/enum_names.h"
 #include "harness/recipe/recipe_json.h"
@@ -14,8 +16,9 @@ namespace {
 
 constexpr const char* kJsonFile = "report.json";
 constexpr const char* kMarkdownFile = "report.md";
+constexpr const char* kSnapshotFile = "memory_snapshot.pickle";
+constexpr const char* kTraceFile = "trace.json";
 
-constexpr const char* kNoAllocatorModel = "the allocator model is not built yet";
 constexpr const char* kNoDeviceOnCpu = "a CPU process has no device memory of its own";
 constexpr const char* kNotMeasured = "not measured: see the checks";
 
@@ -39,6 +42,25 @@ void set_count(Json& object, const std::string& key, std::optional<double> value
     set_null(object, key, reason);
 }
 
+/// Each rank that ran out of device memory: the device as it was, and what would have fitted.
+Json out_of_memory_json(const RunRecord& run) {
+  Json rows = Json::array();
+  for (const auto& [name, job] : run.jobs) {
+    for (int rank = 0; rank < job.world_size(); ++rank) {
+      for (const auto* error : job.events(rank, "error")) {
+        const Json* memory = member_of(*error, "memory");
+        if (memory == nullptr) continue;
+        Json row = *memory;
+        row.update({{"job", name}, {"rank", rank}, {"step", (*error)["step"]}});
+        const auto remedy = job.remedies.is_object() ? nearest_remedy(job.remedies) : "";
+        row["nearest_remedy"] = remedy.empty() ? Json() : Json(remedy);
+        rows.push_back(row);
+      }
+    }
+  }
+  return rows;
+}
+
 Json memory_of(const RunRecord& run) {
   const auto& job = undisturbed_job(run);
   const bool on_cpu = run.recipe.device != DeviceChoice::cuda;
@@ -49,9 +71,9 @@ Json memory_of(const RunRecord& run) {
     Json row{{"rank", rank}};
     set_count(row, "formula_bytes", number_in(member_of(run.estimate, "formula"), "total"), kNotMeasured);
     set_count(row, "dry_run_allocated_bytes", number_in(dry_run, "peak_allocated_bytes"), kNotMeasured);
-    set_null(row, "dry_run_reserved_bytes", kNoAllocatorModel);
+    set_count(row, "dry_run_reserved_bytes", number_in(dry_run, "peak_reserved_bytes"), kNotMeasured);
     set_count(row, "measured_allocated_bytes", number_in(memory, "measured_allocated_bytes"), kNotMeasured);
-    set_count(row, "measured_reserved_bytes", number_in(memory, "measured_reserved_bytes"), kNoAllocatorModel);
+    set_count(row, "measured_reserved_bytes", number_in(memory, "measured_reserved_bytes"), kNotMeasured);
     set_count(row, "device_used_bytes", number_in(memory, "device_used_bytes"), on_cpu ? kNoDeviceOnCpu : kNotMeasured);
     for (const char* key : {"by_category", "by_phase"}) {
       const Json* measured = memory != nullptr ? member_of(*memory, key) : nullptr;
@@ -248,6 +270,7 @@ Json make_report(const RunRecord& run, const std::vector<Result>& results) {
   set_or_null(report, "state_bytes_per_parameter", number_in(start, "state_bytes_per_parameter"), kNotMeasured);
   report["formula"] = member_of(run.estimate, "formula") ? *member_of(run.estimate, "formula") : Json();
   if (report["formula"].is_null()) report["formula_reason"] = "there is no estimate";
+  report["out_of_memory"] = out_of_memory_json(run);
   report["throughput"] = throughput_json(run);
   report["activation_checkpointing"] = checkpointing_json(run);
   report["loss"] = loss_json(run);
@@ -261,11 +284,28 @@ Json make_report(const RunRecord& run, const std::vector<Result>& results) {
   return report;
 }
 
-std::set<std::string> report_files() { return {kJsonFile, kMarkdownFile}; }
+namespace {
+
+/// The first snapshot of a rank that ran out of device memory is the run's.
+void copy_memory_snapshot(const std::filesystem::path& folder, const RunRecord& run) {
+  for (const auto& row : out_of_memory_json(run)) {
+    const auto job = folder / "jobs" / text_in(&row, "job");
+    const int rank = row["rank"].get<int>();
+    if (!std::filesystem::exists(memory_snapshot_file(job, rank))) continue;
+    write_file_durably(folder / kSnapshotFile, read_text_file(memory_snapshot_file(job, rank)));
+    write_file_durably(folder / kTraceFile, read_text_file(memory_trace_file(job, rank)));
+    return;
+  }
+}
+
+}  // namespace
+
+std::set<std::string> report_files() { return {kJsonFile, kMarkdownFile, kSnapshotFile, kTraceFile}; }
 
 Json write_reports(const std::filesystem::path& folder, const RunRecord& run, const std::vector<Result>& results) {
   const auto report = make_report(run, results);
   write_file_durably(folder / kJsonFile, dump_json_pretty(report));
+  copy_memory_snapshot(folder, run);
   write_file_durably(folder / kMarkdownFile, report_markdown(report));
   return report;
 }

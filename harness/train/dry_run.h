@@ -13,9 +13,11 @@ namespace assay {
 inline constexpr std::int64_t kDryRunSteps = 2;
 
 /// Runs the trainer of `rank` of a world of `world_size` on tensors without memory, without data, weights or other
-/// processes, in milliseconds, and returns what it allocated, without a capacity. Changes the thread's target thread
-/// count.
+/// processes, in milliseconds, and returns what it allocates on the recipe's device. `record_events`
+/// keeps them, with the operator and unit that made each block. Throws c10::OutOfMemoryError past `allocator`'s
+/// capacity. Changes what the thread's dry runs stand for.
 std::shared_ptr<MemoryLedger> dry_run(const Recipe& recipe, const ModelConfig& config, int rank, int world_size,
-                                      std::int64_t num_steps = kDryRunSteps, bool record_events = false);
+                                      std::int64_t num_steps = kDryRunSteps, bool record_events = false,
+                                      const AllocatorSettings& allocator = {});
 
 }  // namespace assay

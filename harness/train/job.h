@@ -14,7 +14,7 @@ namespace assay {
 
 /// What a rank process is asked to do.
 struct Job {
-  std::string kind = "train";  ///< train, collective, dry_run, verify
+  std::string kind = "train";  ///< train, collective, dry_run, verify, fit_search, fit_trials
   Recipe recipe;               ///< resolved
   std::filesystem::path folder;
   Json options = Json::object();  ///< of the kind; see run_verify, run_train
@@ -37,5 +37,17 @@ int run_verify(const Job& job);
 
 /// Dry runs of many recipes; prints a JSON array.
 int run_dry_run_job(const std::vector<Recipe>& recipes);
+
+/// A fit_search job: the largest value of a recipe key with which the training fits recipe.device_memory, by dry runs
+/// under that capacity from `start` on. Prints {"last_good", "first_bad", "refused" (why rules refuse first_bad, or
+/// null), "smallest" (a value that fits), "curve": [{"value", "predicted_allocated_bytes", "predicted_reserved_bytes",
+/// "fits"}]}; what does not fit is predicted without a capacity. Options: see FitQuestion.
+int run_fit_search(const Job& job);
+
+/// A fit_trials job, collective: the same by training with synthetic data, all trials in these processes. After each the
+/// memory must be back at its base line, and after one that was out of memory, on whichever rank, a step with "smallest"
+/// must succeed; else an Error. Writes check events "fit_trial", "normal_step" and, at the end, "threshold". Options:
+/// those of fit_search, "smallest", and "capacity_bytes": a list by rank, in place of the recipe's device_memory.
+int run_fit_trials(const Job& job);
 
 }  // namespace assay

@@ -29,7 +29,8 @@ at::Tensor bytes_tensor(const std::string& text, std::size_t size) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator(const World& world, double timeout_seconds, const Clock& clock) {
+std::unique_ptr<Communicator> make_communicator(const World& world, double timeout_seconds, const Clock& clock,
+                                                const std::string& another) {
   if (world.world_size == 1) return make_fake_communicator(0, 1, clock);
   if (world.local_world_size != world.world_size) {
     throw Error(ErrorKind::usage, "the job has " + std::to_string(world.world_size) + " ranks, " +
@@ -43,6 +44,11 @@ std::unique_ptr<Communicator> make_communicator(const World& world, double timeo
   rendezvous.listen_fd = world.rank == 0 ? world.listen_fd.value_or(-1) : -1;
   // A restarted group must not read what the group before it left in a store that outlived it.
   rendezvous.prefix = "assay/" + std::to_string(world.restart_count);
+  if (!another.empty()) {  // the store is there already
+    rendezvous.is_server = false;
+    rendezvous.listen_fd = -1;
+    rendezvous.prefix += "/" + another;
+  }
   return make_gloo_communicator(rendezvous, world.rank, world.world_size, timeout_seconds, clock);
 }
 

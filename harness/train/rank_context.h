@@ -14,8 +14,9 @@
 namespace assay {
 
 /// Collective: the communicator of this process's world: gloo, or a fake one if it is alone. Throws
-/// Error{communication}.
-std::unique_ptr<Communicator> make_communicator(const World& world, double timeout_seconds, const Clock& clock);
+/// Error{communication}. With `another` it is one more beside the first, which must still live; each has its own name.
+std::unique_ptr<Communicator> make_communicator(const World& world, double timeout_seconds, const Clock& clock,
+                                                const std::string& another = "");
 
 /// Texts among the ranks of a communicator, for checkpoints and agreements.
 class CommunicatorGroup final : public RankGroup {

@@ -54,7 +54,11 @@ void RankEvents::enter(Phase phase, std::int64_t step) {
 
 void RankEvents::error(const Error& error) noexcept {
   try {
-    write("error", {{"error", name_of(error.kind())}, {"message", error.what()}, {"phase", name_of(phase_)}});
+    Json fields{{"error", name_of(error.kind())}, {"message", error.what()}, {"phase", name_of(phase_)}};
+    if (error.kind() == ErrorKind::memory && ledger_.out_of_memory()) {
+      fields["memory"] = ledger_.out_of_memory()->to_json();
+    }
+    write("error", fields);
   } catch (const std::exception& failure) {
     log_warning(std::string("the error could not be written into the events: ") + failure.what());
   }
@@ -80,8 +84,7 @@ void RankEvents::step(const StepRecord& record, double save_seconds) {
               {"optimizer_seconds", record.optimizer_seconds},
               {"save_seconds", save_seconds},
               {"peak_allocated_bytes", record.peak_allocated_bytes},
-              {"peak_reserved_bytes", nullptr},
-              {"peak_reserved_bytes_reason", "a CPU has no caching allocator"}};
+              {"peak_reserved_bytes", record.peak_reserved_bytes}};
   set_number(fields, "loss", record.loss);
   set_number(fields, "grad_norm", record.grad_norm);
   write("step", fields);
@@ -92,11 +95,16 @@ void RankEvents::finish_phases() {
   for (std::size_t i = 0; i < kPhaseNames.size(); ++i) {
     if (phase_written_[i]) write("phase", phase_fields(static_cast<Phase>(i)));
   }
+  const auto& allocator = ledger_.allocator();
+  const auto& statistics = allocator.statistics();
   write("memory", {{"measured_allocated_bytes", ledger_.peak_bytes()},
                    {"by_category", bytes_by_name(ledger_.peak_by_category(), kMemoryCategoryNames)},
                    {"by_phase", bytes_by_name(ledger_.peak_by_phase(), kPhaseNames)},
-                   {"measured_reserved_bytes", nullptr},
-                   {"measured_reserved_bytes_reason", "a CPU has no caching allocator"},
+                   {"measured_reserved_bytes", statistics.reserved.peak},
+                   {"reserved_by", "the allocator model, told of every allocation of this rank"},
+                   {"reserved_minus_allocated_bytes", statistics.reserved.peak - ledger_.peak_bytes()},
+                   {"largest_free_block_bytes", allocator.largest_free_block_bytes()},
+                   {"num_alloc_retries", statistics.num_alloc_retries},
                    {"device_used_bytes", nullptr},
                    {"device_used_bytes_reason", "a CPU has no memory of its own"}});
 }

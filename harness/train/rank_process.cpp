@@ -10,9 +10,12 @@
 
 #include "checkpoint/checkpointer.h"
 #include "harness/core/error.h"
+#include "harness/core/event.h"
+#include "harness/core/files.h"
 #include "harness/core/host.h"
 #include "harness/core/log.h"
 #include "harness/core/units.h"
+#include "harness/memory/allocator_settings.h"
 #include "harness/memory/tracking_allocator.h"
 #include "harness/recipe/enum_names.h"
 #include "harness/recipe/recipe_json.h"
@@ -357,10 +360,27 @@ int RankProcess::run() {
 
 }  // namespace
 
+namespace {
+
+constexpr std::size_t kHistoryEntries = std::size_t{1} << 16;
+
+/// The device as it was when it was full, for PyTorch's memory viewer and for a viewer of Chrome traces.
+void write_memory_snapshot(const Job& job, const MemoryLedger& ledger) {
+  if (!ledger.out_of_memory() || !ledger.history()) return;
+  const int rank = job.world.rank;
+  write_file_durably(memory_snapshot_file(job.folder, rank),
+                     memory_snapshot_pickle(ledger.out_of_memory()->segments, *ledger.history(),
+                                            ledger.allocator().settings()));
+  write_file_durably(memory_trace_file(job.folder, rank), chrome_trace(*ledger.history()));
+}
+
+}  // namespace
+
 int run_train(const Job& job) {
   install_tracking_allocators();
   const SystemClock clock;
-  const auto ledger = std::make_shared<MemoryLedger>(job.recipe.device_memory_bytes.value_or(0));
+  const auto ledger = std::make_shared<MemoryLedger>(allocator_settings(job.recipe));
+  ledger->keep_history(kHistoryEntries);
   const LedgerScope scope(ledger);
   RankEvents events(job, clock, *ledger);
   try {
@@ -369,6 +389,7 @@ int run_train(const Job& job) {
   } catch (...) {
     const Error error = current_error();
     events.error(error);
+    if (error.kind() == ErrorKind::memory) write_memory_snapshot(job, *ledger);
     throw error;
   }
 }

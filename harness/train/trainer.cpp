@@ -54,22 +54,33 @@ struct Trainer::Summary {
   int stop_signal = 0;
 };
 
-/// Gathers, frees and reduces units as the network goes through them, and times recomputation.
+/// Gathers, frees and reduces units as the network goes through them, tells the ledger which it is, and times
+/// recomputation.
 class Trainer::Hooks final : public UnitHooks {
  public:
-  Hooks(ShardedUnits& units, const Clock& clock, double& recompute_seconds)
-      : units_(units), clock_(clock), recompute_seconds_(recompute_seconds) {}
+  Hooks(ShardedUnits& units, const TrainerParts& parts, double& recompute_seconds)
+      : units_(units), ledger_(parts.ledger), clock_(parts.clock), recompute_seconds_(recompute_seconds) {}
+  ~Hooks() override { ledger_.set_unit(-1); }
+  Hooks(const Hooks&) = delete;
+  Hooks& operator=(const Hooks&) = delete;
 
-  void before_forward(std::size_t unit) override { units_.before_forward(unit); }
+  void before_forward(std::size_t unit) override {
+    ledger_.set_unit(static_cast<int>(unit));
+    units_.before_forward(unit);
+  }
   void after_forward(std::size_t unit, const at::Tensor& /*output*/) override { units_.after_forward(unit); }
   void before_gradients(std::size_t unit) override { units_.begin_gradients(unit); }
-  void before_backward(std::size_t unit) override { units_.before_backward(unit); }
+  void before_backward(std::size_t unit) override {
+    ledger_.set_unit(static_cast<int>(unit));
+    units_.before_backward(unit);
+  }
   void after_backward(std::size_t unit) override { units_.after_backward(unit); }
   void before_recompute(std::size_t /*unit*/) override { recompute_seconds_ -= clock_.wall_seconds(); }
   void after_recompute(std::size_t /*unit*/) override { recompute_seconds_ += clock_.wall_seconds(); }
 
  private:
   ShardedUnits& units_;
+  MemoryLedger& ledger_;
   const Clock& clock_;
   double& recompute_seconds_;
 };
@@ -84,6 +95,9 @@ Trainer::Trainer(const Recipe& recipe, const ModelConfig& config, TrainerParts p
       optimizer_(units_, adamw_options(recipe), parts_.device),
       scaler_(recipe.train.precision, recipe.train.loss_scale) {
   progress_.loss_scaler = scaler_.state();
+  std::vector<std::string> names;
+  for (const auto& unit : model_.units()) names.push_back(unit.name);
+  parts_.ledger.set_unit_names(std::move(names));
   const UntrackedScope untracked;
   generator_ = at::make_generator<at::CPUGeneratorImpl>(random_stream(recipe.seed, batch_shape_.rank));
 }
@@ -125,7 +139,7 @@ void Trainer::timed(double& seconds, double& cpu_seconds, Work work) {
 
 void Trainer::accumulate_gradients(const StepBatch& batch, const at::Tensor& loss, StepRecord& record) {
   units_.begin_step();
-  Hooks hooks(units_, parts_.clock, record.recompute_seconds);
+  Hooks hooks(units_, parts_, record.recompute_seconds);
   const HooksScope scope(model_, hooks);
   for (const auto& micro_batch : batch.micro_batches) {
     units_.begin_micro_step(&micro_batch == &batch.micro_batches.back());
@@ -267,7 +281,9 @@ StepRecord Trainer::step(const std::function<int()>& stop_signal) {
   record.communication_seconds = parts_.communicator.totals().seconds - start_communication;
   record.step_seconds = parts_.clock.wall_seconds() - start;
   record.cpu_seconds = parts_.clock.cpu_seconds() - start_cpu;
-  record.peak_allocated_bytes = parts_.ledger.take_interval_peak();
+  const auto peak = parts_.ledger.take_interval_peak();
+  record.peak_allocated_bytes = peak.allocated_bytes;
+  record.peak_reserved_bytes = peak.reserved_bytes;
   return record;
 }
 
@@ -279,7 +295,7 @@ EvalRecord Trainer::evaluate(const RowSource& rows) {
   enter(Phase::forward);
   EvalRecord record;
   double unused = 0;
-  Hooks hooks(units_, parts_.clock, unused);
+  Hooks hooks(units_, parts_, unused);
   const HooksScope scope(model_, hooks);
   record.loss_tokens = count_trained_tokens(rows, 0, end);
   const at::Tensor loss = at::zeros({1}, at::device(parts_.device.torch_device()).dtype(at::kDouble));

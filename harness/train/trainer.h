@@ -59,6 +59,7 @@ struct StepRecord {
   double compute_seconds = 0;      ///< forward, backward and optimizer
   double compute_cpu_seconds = 0;  ///< CPU seconds of the same
   std::int64_t peak_allocated_bytes = 0;
+  std::int64_t peak_reserved_bytes = 0;
 };
 
 struct EvalRecord {

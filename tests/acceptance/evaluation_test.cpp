@@ -38,11 +38,17 @@ TEST(Evaluation, RoomOnTheDiskIsForBothJobsAndOneCheckpointMore) {
 
 TEST(Evaluation, TooLittleDeviceMemoryRejectsAndStartsNothing) {
   auto run = passing_run();
-  run.recipe.device_memory_bytes = 999;
+  run.recipe.device_memory_bytes = 1199;
+  run.estimate["dry_run"].update({{"fits", false}, {"usable_bytes", 1199}});
+  run.estimate["remedies"] = {
+      {{"change", "train.micro_batch_size=1"}, {"peak_bytes", 1300}, {"fits", false}, {"by", "dry run"}},
+      {{"change", "parallel.strategy=fsdp"}, {"peak_bytes", 700}, {"fits", true}, {"by", "dry run"}}};
   run.jobs.clear();
   const auto results = evaluate_run(run);
   EXPECT_EQ(result_of(results, "estimate.fits")->status, Status::fail);
-  EXPECT_EQ(result_of(results, "estimate.fits")->limit, 999);
+  EXPECT_EQ(result_of(results, "estimate.fits")->measured, 1200);
+  EXPECT_EQ(result_of(results, "estimate.fits")->limit, 1199);
+  EXPECT_THAT(result_of(results, "estimate.fits")->reason, HasSubstr("parallel.strategy=fsdp (700 B by dry run)"));
   for (const char* stage : {"collective", "single", "train", "memory", "utilization"}) {
     const auto result = result_of(results, std::string(stage) + ".stage");
     ASSERT_TRUE(result) << stage;
@@ -52,8 +58,11 @@ TEST(Evaluation, TooLittleDeviceMemoryRejectsAndStartsNothing) {
   EXPECT_EQ(verdict_of(results).exit_code, 1);
 
   run = passing_run();
-  run.recipe.device_memory_bytes = 1000;
+  run.recipe.device_memory_bytes = 1200;
+  run.estimate["dry_run"].update({{"fits", true}, {"usable_bytes", 1200}});
   EXPECT_EQ(verdict_of(evaluate_run(run)).exit_code, 0) << "exactly enough is enough";
+  run.estimate["dry_run"]["num_alloc_retries"] = 3;
+  EXPECT_THAT(result_of(evaluate_run(run), "estimate.fits")->reason, HasSubstr("gives back what it keeps, 3 times"));
 }
 
 TEST(Evaluation, APartOfTheStagesAcceptsNothingAndSaysSo) {

@@ -44,6 +44,10 @@ inline Json event(std::string_view kind, int rank, std::int64_t step, int attemp
 
 inline Json memory_facts() {
   return {{"peak_allocated_bytes", 1000},
+          {"peak_reserved_bytes", 1200},
+          {"fits", nullptr},
+          {"usable_bytes", nullptr},
+          {"num_alloc_retries", 0},
           {"by_category", {{"parameters", 400}, {"optimizer", 500}, {"activations", 100}}},
           {"by_phase",
            {{"load", 900},
@@ -100,6 +104,9 @@ inline void add_attempt(std::vector<Json>& events, int rank, int attempt, std::i
   memory["by_phase"]["save"] = 900;  // which a dry run does not pass
   add("memory", last,
       {{"measured_allocated_bytes", memory["peak_allocated_bytes"]},
+       {"measured_reserved_bytes", memory["peak_reserved_bytes"]},
+       {"reserved_minus_allocated_bytes", 200},
+       {"largest_free_block_bytes", 150},
        {"by_category", memory["by_category"]},
        {"by_phase", memory["by_phase"]}});
   // 128 tokens of two ranks x 6000 FLOPs = 384000 a rank and step; at 0.8 CPU seconds a step that is half of 960000

@@ -30,12 +30,12 @@ TEST_P(Estimate, HasTheContractsFieldsAndIsWhatARunTakes) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto estimate = parse_json(result.out, "stdout");
   EXPECT_EQ(keys_of(estimate),
-            (Names{"parameters", "trainable_parameters", "world_size", "formula", "dry_run", "device_memory_bytes",
-                   "fits", "headroom_bytes", "remedies", "seconds", "activation_checkpointing"}));
+            (Names{"parameters", "trainable_parameters", "world_size", "formula", "formula_moment", "dry_run", "device_memory_bytes",
+                   "fits", "headroom_bytes", "remedies", "seconds", "activation_checkpointing", "device", "attention"}));
   EXPECT_EQ(keys_of(estimate["formula"]),
             (Names{"weights", "gradients", "optimizer", "activations", "communication", "overhead", "total"}));
   EXPECT_EQ(keys_of(estimate["dry_run"]),
-            (Names{"peak_allocated_bytes", "peak_reserved_bytes", "by_category", "by_phase"}));
+            (Names{"peak_allocated_bytes", "peak_reserved_bytes", "by_category", "by_phase", "largest_at_peak"}));
   EXPECT_EQ(estimate["world_size"], GetParam());
   EXPECT_TRUE(estimate["fits"].is_null() && estimate["headroom_bytes"].is_null());
   EXPECT_EQ(estimate["fits_reason"], "device_memory is not stated");
@@ -44,8 +44,23 @@ TEST_P(Estimate, HasTheContractsFieldsAndIsWhatARunTakes) {
   for (int rank = 0; rank < GetParam(); ++rank) {
     const auto measured = last_event(job("run"), rank, "memory");
     EXPECT_EQ(measured["measured_allocated_bytes"], estimate["dry_run"]["peak_allocated_bytes"]) << "rank " << rank;
+    EXPECT_EQ(measured["measured_reserved_bytes"], estimate["dry_run"]["peak_reserved_bytes"]) << "rank " << rank;
     EXPECT_EQ(measured["by_category"], estimate["dry_run"]["by_category"]);
   }
+}
+
+TEST_F(EndToEnd, AModelThatIsNotTrainedIsEstimatedByFormula) {
+  const Words model{"model.path=" ASSAY_SOURCE_DIR "/recipes/models/qwen2.5-0.5b", "model.config={}"};
+  const auto result = assay(Words{"estimate", recipe, "--json"} + model);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto estimate = parse_json(result.out, "stdout");
+  EXPECT_EQ(estimate["parameters"], 494'032'768);
+  EXPECT_GT(estimate["formula"]["total"], 16 * 494'032'768LL);
+  EXPECT_TRUE(estimate["dry_run"]["peak_allocated_bytes"].is_null());
+  EXPECT_THAT(estimate["dry_run"]["reason"].get<std::string>(), HasSubstr("qwen2"));
+  const auto refused = assay(Words{"train", recipe} + model);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("by formula only"));
 }
 
 TEST_P(Estimate, EndsWithOneIfItDoesNotFit) {
@@ -53,8 +68,13 @@ TEST_P(Estimate, EndsWithOneIfItDoesNotFit) {
   const auto small = assay(words + Words{"device_memory=1MiB"});
   EXPECT_EQ(small.exit_code, 1);
   const auto report = parse_json(small.out, "stdout");
-  const auto peak = report["dry_run"]["peak_allocated_bytes"].get<std::int64_t>();
+  const auto peak = report["dry_run"]["peak_reserved_bytes"].get<std::int64_t>();
   EXPECT_EQ(report["fits"], false);
+  EXPECT_FALSE(report["remedies"].empty());
+  for (const auto& remedy : report["remedies"]) {
+    EXPECT_TRUE(remedy["change"].is_string() && remedy["cost"].is_string()) << remedy;
+    EXPECT_LT(remedy["peak_bytes"].get<std::int64_t>(), peak) << remedy;
+  }
   EXPECT_EQ(report["device_memory_bytes"], 1 << 20);
   EXPECT_EQ(report["headroom_bytes"], (1 << 20) - peak);
   const auto enough = assay(words + Words{"device_memory=" + std::to_string(peak)});

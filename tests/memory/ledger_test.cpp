@@ -21,7 +21,7 @@ std::int64_t sum(const Bytes& bytes) { return std::accumulate(bytes.begin(), byt
 
 MemoryLedger::Block allocate_as(MemoryLedger& ledger, MemoryCategory category, std::int64_t bytes) {
   const MemoryScope scope(category);
-  return ledger.allocate(bytes);
+  return *ledger.allocate(bytes);
 }
 
 TEST(MemoryLedger, BlocksAreRoundedUpAndCountedUnderTheirScope) {
@@ -29,7 +29,7 @@ TEST(MemoryLedger, BlocksAreRoundedUpAndCountedUnderTheirScope) {
   const auto parameters = allocate_as(ledger, MemoryCategory::parameters, 1);
   allocate_as(ledger, MemoryCategory::gradients, 512);
   const auto optimizer = allocate_as(ledger, MemoryCategory::optimizer, 513);
-  const auto loose = ledger.allocate(100);
+  const auto loose = *ledger.allocate(100);
   EXPECT_EQ(ledger.allocated_bytes(), 5 * kB);
   EXPECT_EQ(ledger.by_category(), blocks(1, 1, 2, 0, 0, 1));
   ledger.release(optimizer);
@@ -56,16 +56,16 @@ TEST(MemoryLedger, APeakInsideForwardIsAttributedAfterwards) {
   MemoryLedger ledger;
   allocate_as(ledger, MemoryCategory::parameters, 10 * kB);
   ledger.set_phase(Phase::forward);
-  const auto kept = ledger.allocate(3 * kB);
-  const auto scratch = ledger.allocate(4 * kB);
+  const auto kept = *ledger.allocate(3 * kB);
+  const auto scratch = *ledger.allocate(4 * kB);
   const auto scoped = allocate_as(ledger, MemoryCategory::communication, kB);  // peak: 18
   ledger.release(scratch);
-  const auto late = ledger.allocate(2 * kB);  // survives, but came after the peak
+  const auto late = *ledger.allocate(2 * kB);  // survives, but came after the peak
   ledger.set_phase(Phase::backward);
   EXPECT_EQ(ledger.peak_bytes(), 18 * kB);
   EXPECT_EQ(ledger.peak_by_category(), blocks(10, 0, 0, 3, 1, 4));
   EXPECT_EQ(ledger.by_category(), blocks(10, 0, 0, 5, 1, 0));
-  const auto gradient = ledger.allocate(kB);  // a temporary: allocated outside of forward
+  const auto gradient = *ledger.allocate(kB);  // a temporary: allocated outside of forward
   EXPECT_EQ(ledger.by_category(), blocks(10, 0, 0, 5, 1, 1));
   for (const auto& block : {kept, late, scoped, gradient}) ledger.release(block);
   EXPECT_EQ(ledger.by_category(), blocks(10, 0, 0, 0, 0, 0));
@@ -77,17 +77,17 @@ TEST(MemoryLedger, APeakInsideForwardIsAttributedAfterwards) {
 TEST(MemoryLedger, APeakAcrossMicroSteps) {
   MemoryLedger ledger;
   ledger.set_phase(Phase::forward);
-  const auto first = ledger.allocate(4 * kB);
-  const auto first_scratch = ledger.allocate(2 * kB);  // peak so far: 6
+  const auto first = *ledger.allocate(4 * kB);
+  const auto first_scratch = *ledger.allocate(2 * kB);  // peak so far: 6
   ledger.release(first_scratch);
   ledger.set_phase(Phase::backward);
   EXPECT_EQ(ledger.peak_by_category(), blocks(0, 0, 0, 4, 0, 2));
 
   ledger.set_phase(Phase::forward);  // 4 still alive
-  const auto second = ledger.allocate(kB);
-  ledger.release(first);                            // an activation of the earlier forward, freed within this one
-  const auto large = ledger.allocate(7 * kB);       // peak: 8
-  const auto filler = ledger.allocate(0 * kB + 1);  // peak: 9
+  const auto second = *ledger.allocate(kB);
+  ledger.release(first);                             // an activation of the earlier forward, freed within this one
+  const auto large = *ledger.allocate(7 * kB);       // peak: 8
+  const auto filler = *ledger.allocate(0 * kB + 1);  // peak: 9
   ledger.release(large);
   ledger.set_phase(Phase::backward);
   EXPECT_EQ(ledger.peak_bytes(), 9 * kB);
@@ -102,11 +102,11 @@ TEST(MemoryLedger, APeakAcrossMicroSteps) {
 TEST(MemoryLedger, APeakInBackward) {
   MemoryLedger ledger;
   ledger.set_phase(Phase::forward);
-  const auto kept = ledger.allocate(3 * kB);
+  const auto kept = *ledger.allocate(3 * kB);
   ledger.set_phase(Phase::backward);
-  const auto gradient = ledger.allocate(2 * kB);  // peak: 5
+  const auto gradient = *ledger.allocate(2 * kB);  // peak: 5
   ledger.release(kept);
-  const auto next = ledger.allocate(3 * kB);  // 5 again: the first one counts
+  const auto next = *ledger.allocate(3 * kB);  // 5 again: the first one counts
   EXPECT_EQ(ledger.peak_by_category(), blocks(0, 0, 0, 3, 0, 2));
   ledger.release(gradient);
   ledger.release(next);
@@ -115,10 +115,10 @@ TEST(MemoryLedger, APeakInBackward) {
 
 TEST(MemoryLedger, EveryPhaseHasItsPeak) {
   MemoryLedger ledger;
-  const auto loaded = ledger.allocate(3 * kB);
+  const auto loaded = *ledger.allocate(3 * kB);
   ledger.set_phase(Phase::forward);
-  const auto kept = ledger.allocate(2 * kB);
-  ledger.release(ledger.allocate(4 * kB));
+  const auto kept = *ledger.allocate(2 * kB);
+  ledger.release(*ledger.allocate(4 * kB));
   ledger.set_phase(Phase::backward);  // begins with 5
   ledger.release(kept);
   ledger.set_phase(Phase::update);  // begins with 3
@@ -138,27 +138,44 @@ TEST(MemoryLedger, EveryPhaseHasItsPeak) {
 // G01: a new interval begins with what is alive, not with nothing.
 TEST(MemoryLedger, AnIntervalsPeakBeginsWithWhatIsAlive) {
   MemoryLedger ledger;
-  const auto kept = ledger.allocate(2 * kB);
-  ledger.release(ledger.allocate(5 * kB));
-  EXPECT_EQ(ledger.take_interval_peak(), 7 * kB);
-  EXPECT_EQ(ledger.take_interval_peak(), 2 * kB);
+  const auto kept = *ledger.allocate(2 * kB);
+  ledger.release(*ledger.allocate(5 * kB));
+  EXPECT_EQ(ledger.take_interval_peak().allocated_bytes, 7 * kB);
+  EXPECT_EQ(ledger.take_interval_peak().allocated_bytes, 2 * kB);
   ledger.release(kept);
-  EXPECT_EQ(ledger.take_interval_peak(), 2 * kB);
-  EXPECT_EQ(ledger.take_interval_peak(), 0);
+  EXPECT_EQ(ledger.take_interval_peak().allocated_bytes, 2 * kB);
+  EXPECT_EQ(ledger.take_interval_peak().allocated_bytes, 0);
   EXPECT_EQ(ledger.peak_bytes(), 7 * kB);
 }
 
-TEST(MemoryLedger, TheCapacityCountsWholeBlocks) {
-  MemoryLedger ledger(4 * kB);
-  EXPECT_TRUE(ledger.fits(4 * kB));
-  EXPECT_FALSE(ledger.fits(4 * kB + 1));
-  const auto block = ledger.allocate(3 * kB - 1);
-  EXPECT_TRUE(ledger.fits(1));
-  EXPECT_TRUE(ledger.fits(kB));
-  EXPECT_FALSE(ledger.fits(kB + 1));
-  ledger.release(block);
-  EXPECT_TRUE(ledger.fits(4 * kB));
-  EXPECT_TRUE(MemoryLedger().fits(std::int64_t{1} << 60));
+// The capacity holds for what is reserved: whole segments of 2 MiB for small requests.
+TEST(MemoryLedger, TheCapacityCountsWholeSegments) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  AllocatorSettings settings;
+  settings.capacity_bytes = 4 * kMiB;
+  MemoryLedger ledger(settings);
+  const auto first = ledger.allocate(1);
+  EXPECT_TRUE(first);
+  EXPECT_TRUE(ledger.allocate(2 * kMiB - kB - 1 - kMiB));
+  EXPECT_TRUE(ledger.allocate(kMiB));
+  EXPECT_EQ(ledger.take_interval_peak().reserved_bytes, 2 * kMiB);
+  EXPECT_TRUE(ledger.allocate(kMiB));
+  EXPECT_TRUE(ledger.allocate(kMiB));
+  EXPECT_FALSE(ledger.allocate(1));
+  EXPECT_EQ(ledger.num_events(), 5) << "a refused request is no event";
+  EXPECT_EQ(ledger.take_interval_peak().reserved_bytes, 4 * kMiB);
+  ledger.release(*first);
+  EXPECT_TRUE(ledger.allocate(kB));
+  EXPECT_FALSE(ledger.allocate(1));
+}
+
+TEST(MemoryLedger, OneRequestIsRefusedWhereItIsAskedTo) {
+  MemoryLedger ledger;
+  ledger.refuse_at(2);
+  EXPECT_TRUE(ledger.allocate(1));
+  EXPECT_TRUE(ledger.allocate(1));
+  EXPECT_FALSE(ledger.allocate(1));
+  EXPECT_TRUE(ledger.allocate(1));
 }
 
 TEST(MemoryLedger, RecordedEventsHaveTheirFinalCategories) {
@@ -166,8 +183,8 @@ TEST(MemoryLedger, RecordedEventsHaveTheirFinalCategories) {
   ledger.allocate(1);  // before recording
   ledger.record_events(true);
   ledger.set_phase(Phase::forward);
-  const auto kept = ledger.allocate(1000);
-  const auto scratch = ledger.allocate(100);
+  const auto kept = *ledger.allocate(1000);
+  const auto scratch = *ledger.allocate(100);
   ledger.release(scratch);
   const auto reduced = allocate_as(ledger, MemoryCategory::communication, 7);
   ledger.set_phase(Phase::backward);
@@ -184,6 +201,42 @@ TEST(MemoryLedger, RecordedEventsHaveTheirFinalCategories) {
 }
 
 // Random sequences: the sums that the header promises, and everything at zero in the end.
+// Of what was alive at the peak, not before and not after; alike blocks are one line.
+TEST(MemoryLedger, TheLargestAtThePeakSayWhoMadeThem) {
+  MemoryLedger ledger;
+  ledger.record_events(true);
+  ledger.set_operation("load");
+  allocate_as(ledger, MemoryCategory::parameters, 6 * kB);
+  ledger.set_phase(Phase::forward);
+  ledger.set_operation("early");
+  const auto early = *ledger.allocate(5 * kB);
+  ledger.release(early);
+  ledger.set_operation("mm");
+  ledger.set_unit_names({"embedding", "model.layers.0"});
+  ledger.set_unit(1);
+  const auto first = *ledger.allocate(4 * kB);
+  ledger.allocate(4 * kB);
+  ledger.set_operation("scratch");
+  const auto scratch = *ledger.allocate(kB);  // peak: 15
+  ledger.release(scratch);
+  ledger.set_operation("late");
+  ledger.release(*ledger.allocate(kB));
+  ledger.set_phase(Phase::backward);
+  ledger.release(first);
+  const auto largest = ledger.largest_at_peak();
+  ASSERT_EQ(largest.size(), 3U);
+  EXPECT_STREQ(largest[0].operation, "load");
+  EXPECT_EQ(largest[0].unit, "");
+  EXPECT_STREQ(largest[1].operation, "mm");
+  EXPECT_EQ(largest[1].bytes, 4 * kB);
+  EXPECT_EQ(largest[1].count, 2);
+  EXPECT_EQ(largest[1].unit, "model.layers.0");
+  EXPECT_EQ(largest[1].phase, Phase::forward);
+  EXPECT_STREQ(largest[2].operation, "scratch");
+  EXPECT_EQ(largest[2].category, MemoryCategory::temporaries);
+  EXPECT_EQ(ledger.largest_at_peak(1).size(), 1U);
+}
+
 TEST(MemoryLedger, CategoriesSumToTheTotalInEverySequence) {
   std::uint32_t state = 1;
   const auto random = [&state](std::uint32_t bound) {
@@ -203,7 +256,7 @@ TEST(MemoryLedger, CategoriesSumToTheTotalInEverySequence) {
       } else if (action < 6 || alive.empty()) {
         const auto bytes = static_cast<std::int64_t>(random(3000) + 1);
         alive.push_back(random(3) == 0 ? allocate_as(ledger, static_cast<MemoryCategory>(random(6)), bytes)
-                                       : ledger.allocate(bytes));
+                                       : *ledger.allocate(bytes));
         total += size(alive.back());
         peak = std::max(peak, total);
       } else {

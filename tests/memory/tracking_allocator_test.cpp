@@ -100,24 +100,27 @@ TEST_P(TrackingAllocator, BlocksKeepTheirLedgerAlive) {
 
 // By type, with the numbers, and without any change: the process goes on.
 TEST_P(TrackingAllocator, PastTheCapacityIsAnOutOfMemoryErrorAndNothingElse) {
-  const auto ledger = std::make_shared<MemoryLedger>(1 << 20);
+  AllocatorSettings settings;
+  settings.capacity_bytes = 2 << 20;  // one segment
+  const auto ledger = std::make_shared<MemoryLedger>(settings);
   const LedgerScope scope(ledger);
   ledger->set_phase(Phase::backward);
-  const at::Tensor half = bytes(512 << 10);
+  const at::Tensor half = bytes(1 << 20);
   for (int round = 0; round < 3; ++round) {
     try {
-      bytes((512 << 10) + 1);
+      bytes((1 << 20) + 1);
       ADD_FAILURE() << "must not fit";
     } catch (const c10::OutOfMemoryError& error) {
       const std::string message = error.what_without_backtrace();
-      for (const char* part : {"512.00 KiB", "1.00 MiB", "backward"}) {
+      for (const char* part :
+           {"asked for 1.00 MiB", "reserved 2.00 MiB of 2.00 MiB", "largest free block 1.00 MiB", "backward"}) {
         EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
       }
     }
-    EXPECT_EQ(ledger->allocated_bytes(), 512 << 10);
-    EXPECT_EQ(ledger->peak_bytes(), round == 0 ? 512 << 10 : 1 << 20);
-    const at::Tensor rest = bytes(512 << 10);  // exactly full
     EXPECT_EQ(ledger->allocated_bytes(), 1 << 20);
+    EXPECT_EQ(ledger->peak_bytes(), round == 0 ? 1 << 20 : 2 << 20);
+    const at::Tensor rest = bytes(1 << 20);  // exactly full
+    EXPECT_EQ(ledger->allocated_bytes(), 2 << 20);
   }
 }
 

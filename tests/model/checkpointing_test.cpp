@@ -90,11 +90,12 @@ TEST_P(Checkpointing, FrozenWeightsStayWithoutGradient) {
   expect_same_bits(run(mode), run(BlockCheckpointing::none));
 }
 
-// A block whose backward, with what it computes again, may allocate only so much.
+// A block of whose backward, with what it computes again, one allocation is refused.
 class FailingHooks final : public UnitHooks {
  public:
-  FailingHooks(std::size_t unit, std::int64_t capacity_bytes)
-      : unit_(unit), ledger_(std::make_shared<MemoryLedger>(capacity_bytes)) {}
+  FailingHooks(std::size_t unit, std::int64_t refused_event) : unit_(unit), ledger_(std::make_shared<MemoryLedger>()) {
+    ledger_->refuse_at(refused_event);
+  }
 
   void before_forward(std::size_t /*unit*/) override {}
   void after_forward(std::size_t /*unit*/, const at::Tensor& /*output*/) override {}
@@ -127,7 +128,7 @@ void expect_recovery(BlockCheckpointing mode, at::ScalarType dtype) {
   for (bool failed = true; failed; ++num_failures) {
     SCOPED_TRACE(num_failures);
     const std::int64_t allocated_bytes = ledger->allocated_bytes();
-    FailingHooks hooks(/*unit=*/2, kBlockBytes + num_failures * 4096);
+    FailingHooks hooks(/*unit=*/2, num_failures);
     owned.model.set_hooks(&hooks);
     failed = false;
     try {

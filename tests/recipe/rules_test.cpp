@@ -201,6 +201,33 @@ TEST(Rules, PartsThatAreNotBuiltAreRefused) {
   EXPECT_THAT(said({"device=auto"}, gpu), ElementsAre(HasSubstr("device: cuda is not supported")));
 }
 
+// What only plans needs no device: the key names the target.
+TEST(Rules, ACudaDeviceCanBePlannedForWithoutOne) {
+  ResolveFacts plan;
+  plan.runs = false;
+  EXPECT_THAT(said({"device=cuda"}, plan), IsEmpty());
+  EXPECT_THAT(said({"device=cuda", "parallel.backend=nccl"}, plan), IsEmpty());
+  EXPECT_EQ(RecipeFile(kSmall).load({"device=cuda"}, plan).recipe.parallel.backend, BackendChoice::nccl);
+  EXPECT_EQ(RecipeFile(kSmall).load({"device=auto"}, plan).recipe.device, DeviceChoice::cpu);
+  EXPECT_THAT(said({"optimizer.name=sgd"}, plan), ElementsAre(HasSubstr("not supported by this version")));
+  plan.cuda_available = true;
+  EXPECT_EQ(RecipeFile(kSmall).load({"device=auto"}, plan).recipe.device, DeviceChoice::cuda);
+}
+
+TEST(Rules, AttentionIsTheFirstThatTheDeviceHasForThePrecision) {
+  ResolveFacts plan;
+  plan.runs = false;
+  const auto used = [&](const std::vector<std::string>& words) {
+    return RecipeFile(kSmall).load(words, plan).recipe.model.attention;
+  };
+  EXPECT_EQ(used({"device=cpu"}), AttentionChoice::flash);
+  EXPECT_EQ(used({"device=cuda"}), AttentionChoice::efficient);
+  EXPECT_EQ(used({"device=cuda", "train.precision=bf16"}), AttentionChoice::flash);
+  EXPECT_EQ(used({"device=cuda", "train.precision=bf16", "model.attention=efficient"}), AttentionChoice::efficient);
+  EXPECT_THAT(said({"device=cuda", "model.attention=flash"}, plan), ElementsAre(HasSubstr("flash has no fp32 kernel")));
+  EXPECT_THAT(said({"model.attention=efficient"}), ElementsAre(HasSubstr("efficient has no kernel on cpu")));
+}
+
 TEST(Rules, AMistakeInOneKeyBringsNoOtherAboutIt) {
   EXPECT_THAT(said({"train.micro_batch_size=x", "train.global_batch_size=3"}),
               ElementsAre(HasSubstr("train.micro_batch_size: x")));

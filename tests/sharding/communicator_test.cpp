@@ -213,6 +213,21 @@ TEST(FakeCommunicator, CountsTheBytesOfAWorldOfAnySize) {
   }
 }
 
+// What stands for a transport that sums in place takes no buffer and sends the same bytes.
+TEST(FakeCommunicator, SumsInPlaceWhereItIsAskedTo) {
+  install_tracking_allocators();
+  const ManualClock clock;
+  const auto communicator = make_fake_communicator(1, 3, clock, /*sums_in_place=*/true);
+  const at::Tensor tensor = tensor_of({1, 2, 3, 4, 5, 6});
+  const auto ledger = std::make_shared<MemoryLedger>();
+  const LedgerScope scope(ledger);
+  EXPECT_FALSE(communicator->reduction_buffer(tensor).defined());
+  communicator->reduce_scatter_in_place(tensor);
+  EXPECT_EQ(floats_of(tensor), (std::vector<float>{1, 2, 9, 12, 5, 6}));
+  EXPECT_EQ(communicator->totals().bytes_sent, 2 * 2 * 4);
+  EXPECT_EQ(ledger->num_events(), 0);
+}
+
 // A Meta tensor has no values: an all-gather of a thousand ranks is no work there.
 TEST(FakeCommunicator, AWorldOfAThousandIsFastOnMeta) {
   const ManualClock clock;

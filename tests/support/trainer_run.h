@@ -6,6 +6,7 @@
 
 #include "harness/core/clock.h"
 #include "harness/device/device.h"
+#include "harness/memory/allocator_settings.h"
 #include "harness/memory/ledger.h"
 #include "harness/memory/tracking_allocator.h"
 #include "harness/train/load_model.h"
@@ -39,7 +40,7 @@ inline void run_trainers(const Recipe& recipe, const ModelConfig& config, int wo
     const SystemClock clock;
     const auto communicator = make_test_communicator(rank, world_size, port, clock);
     const auto rows = make_row_source(recipe, world_size, config.vocab_size);
-    auto ledger = std::make_shared<MemoryLedger>(recipe.device_memory_bytes.value_or(0));
+    auto ledger = std::make_shared<MemoryLedger>(allocator_settings(recipe));
     ledger->record_events(record_events);
     const LedgerScope scope(ledger);
     const auto device = make_cpu_device(static_cast<int>(recipe.train.num_threads));

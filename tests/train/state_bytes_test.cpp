@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "harness/train/dry_run.h"
 #include "tests/support/sharded_run.h"
 
 namespace assay {
@@ -55,12 +56,18 @@ void expect_bytes(std::int64_t measured, const Bytes& bytes, const ModelConfig& 
   EXPECT_LE(static_cast<double>(measured), least + padding_of(bytes, config, world_size));
 }
 
-void expect_table(const ShardedCase& c, FloatType moments) {
-  SCOPED_TRACE(::testing::PrintToString(c) + ", moments " + std::string(name_of(moments)));
+// Wide enough that padding is small beside a parameter's byte.
+ModelConfig wide_config(const ShardedCase& c) {
   ModelConfig config = sharded_config(c);
-  config.hidden_size = 48;  // wide enough that padding is small beside a parameter's byte
+  config.hidden_size = 48;
   config.intermediate_size = 211;
   config.num_attention_heads = 6;
+  return config;
+}
+
+void expect_table(const ShardedCase& c, FloatType moments) {
+  SCOPED_TRACE(::testing::PrintToString(c) + ", moments " + std::string(name_of(moments)));
+  const ModelConfig config = wide_config(c);
   auto recipe = sharded_recipe(c);
   recipe.optimizer.moment_dtype = moments;
   install_tracking_allocators();
@@ -96,6 +103,31 @@ TEST(StateBytes, AreThoseOfTheTable) {
         ShardedCase c{strategy, world_size, precision, ActivationCheckpointing::none, 2};
         c.tied = world_size == 2;
         expect_table(c, precision == Precision::pure_bf16 ? FloatType::bf16 : FloatType::fp32);
+      }
+    }
+  }
+}
+
+// The same table holds on a card: of a rank in its place, by the dry run.
+TEST(StateBytes, AreThoseOfTheTableOnCuda) {
+  install_tracking_allocators();
+  for (const auto precision : {Precision::fp32, Precision::bf16, Precision::fp16, Precision::pure_bf16}) {
+    for (const auto strategy :
+         {StrategyName::none, StrategyName::ddp, StrategyName::zero1, StrategyName::zero2, StrategyName::fsdp}) {
+      const int world_size = strategy == StrategyName::none ? 1 : 4;
+      const ShardedCase c{strategy, world_size, precision};
+      SCOPED_TRACE(::testing::PrintToString(c));
+      const ModelConfig config = wide_config(c);
+      Recipe recipe = sharded_recipe(c);
+      recipe.device = DeviceChoice::cuda;
+      if (precision == Precision::fp32) recipe.model.attention = AttentionChoice::efficient;
+      const Table table = table_of(strategy, precision, precision == Precision::pure_bf16 ? 4 : 8);
+      for (const int rank : {0, world_size - 1}) {
+        const auto kept = dry_run(recipe, config, rank, world_size)->peak_by_category();
+        const auto of = [&](MemoryCategory category) { return kept[static_cast<std::size_t>(category)]; };
+        expect_bytes(of(MemoryCategory::parameters), table.parameters, config, world_size);
+        expect_bytes(of(MemoryCategory::gradients), table.gradients, config, world_size);
+        expect_bytes(of(MemoryCategory::optimizer), table.optimizer, config, world_size);
       }
     }
   }

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 constexpr StrategyName kStrategies[] = {StrategyName::ddp, StrategyName::zero2, StrategyName::fsdp};
 
-// The memory is made too small at many places of the second step, one after the other, with other weights than those
+// An allocation is refused at many places of the second step, one after the other, with other weights than those
 // that are restored then. However far it came, the next step is the one of a trainer that was never disturbed.
 TEST(StepErrors, AfterOutOfMemoryTheNextStepIsThatOfAnUndisturbedTrainer) {
   constexpr int kPlaces = 12;
@@ -29,9 +29,12 @@ TEST(StepErrors, AfterOutOfMemoryTheNextStepIsThatOfAnUndisturbedTrainer) {
         SCOPED_TRACE(::testing::PrintToString(c));
         std::array<std::string, 2> expected;
         std::int64_t peak = 0;
+        std::int64_t num_events = 0;
         run_trainers(sharded_recipe(c), sharded_config(c), 1, 0, [&](TestRank rank) {
           rank.trainer.step();
-          peak = rank.trainer.step().peak_allocated_bytes;
+          num_events = rank.ledger.num_events();
+          peak = rank.trainer.step().peak_reserved_bytes;
+          num_events = rank.ledger.num_events() - num_events;
           expected[0] = rank.trainer.state_hash();
           rank.trainer.step();
           expected[1] = rank.trainer.state_hash();
@@ -49,14 +52,14 @@ TEST(StepErrors, AfterOutOfMemoryTheNextStepIsThatOfAnUndisturbedTrainer) {
           rank.trainer.publish_parameters();
           const std::string before = rank.trainer.state_hash();
           for (int place = 0; place < kPlaces; ++place) {
-            rank.ledger.set_capacity_bytes(peak - kBlockBytes - (peak - kept - kBlockBytes) * place / kPlaces);
+            rank.ledger.refuse_at(rank.ledger.num_events() + num_events * place / kPlaces);
             EXPECT_THROW(rank.trainer.step(), c10::OutOfMemoryError) << place;
           }
           EXPECT_EQ(rank.trainer.state_hash(), before);
           const auto states = rank.trainer.state_tensors();
           for (std::size_t i = 0; i < states.size(); ++i) states[i].tensor.copy_(saved[i]);
           rank.trainer.finish_restore(progress);
-          rank.ledger.set_capacity_bytes(peak);  // nothing of the failed steps is left
+          rank.ledger.allocator().set_capacity(peak, peak);  // nothing of the failed steps is left
           rank.trainer.step();
           EXPECT_EQ(rank.trainer.state_hash(), expected[0]);
           EXPECT_EQ(rank.ledger.allocated_bytes(), kept);
