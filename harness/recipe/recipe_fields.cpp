@@ -106,7 +106,10 @@ void add_adapters(std::vector<Field>& fields, Recipe& r) {
 void add_running(std::vector<Field>& fields, Recipe& r) {
   fields.insert(
       fields.end(),
-      {{"parallel.nproc_per_node", &r.parallel.nproc_per_node, "processes on a machine", {1, 1024}},
+      {{"parallel.nproc_per_node",
+        &r.parallel.nproc_per_node,
+        "processes on a machine; an estimate may ask for those of many",
+        {1, 65536}},
        {"parallel.strategy", choice(r.parallel.strategy), "what is sharded; default: ddp for several ranks"},
        {"parallel.reshard_after_forward", &r.parallel.reshard_after_forward, "fsdp: free gathered parameters"},
        {"parallel.units_in_flight",
