@@ -24,6 +24,11 @@ constexpr std::array<KindRow, 9> kKinds{{
     {ErrorKind::internal, "internal", exit_incomplete},
 }};
 
+std::string text_of(const std::source_location& place) {
+  const std::string_view file = place.file_name();
+  return std::string(file.substr(file.rfind('/') + 1)) + ":" + std::to_string(place.line());
+}
+
 const KindRow& row_of(ErrorKind kind) { return kKinds[static_cast<std::size_t>(kind)]; }
 
 }  // namespace
@@ -39,9 +44,12 @@ ErrorKind error_kind_from_name(std::string_view name) {
 
 ExitCode exit_code_of(ErrorKind kind) { return row_of(kind).exit_code; }
 
-void fail_check(const char* condition, const char* file, int line) {
-  throw Error(ErrorKind::internal, std::string("internal error, please report it: ") + condition +
-                                       " does not hold at " + file + ":" + std::to_string(line));
+std::string Error::where() const { return text_of(where_); }
+
+void fail_check(const char* condition, std::source_location where) {
+  throw Error(ErrorKind::internal,
+              std::string("internal error, please report it: ") + condition + " does not hold at " + text_of(where),
+              where);
 }
 
 }  // namespace assay

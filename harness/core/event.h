@@ -34,8 +34,8 @@ namespace assay {
 /// - collective: "operation", "bytes", "elements", "num_wrong", "seconds", "max_abs_error", "device", "gpu",
 ///   "memory_bytes"
 /// - check: a measurement that a stage made itself: "name", "measured", ...
-/// - error: "error" (kind), "message", "phase"; out of device memory also "memory": what was asked for, the device as it
-///   was
+/// - error: "error" (kind), "message", "phase", "where" (in the source); out of device memory also "memory": what was
+///   asked for, the device as it was
 /// - end: "exit_code", "stopped_by" (null or signal), "state_hash" (of parameters, optimizer state, counters),
 ///   "parameters_hash", "gemm_gflops" (for each CPU second), "compute_seconds" (wall time of this attempt's steps
 ///   without waits for data and communication), "compute_cpu_seconds", "samples_used", "samples_unused"

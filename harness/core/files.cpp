@@ -13,6 +13,8 @@
 #include <memory>
 #include <system_error>
 
+#include "harness/core/text.h"
+
 namespace assay {
 namespace {
 
@@ -23,13 +25,7 @@ struct Sha256 {
     std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
     unsigned size = 0;
     EVP_DigestFinal_ex(context.get(), digest.data(), &size);
-    static constexpr std::string_view digits = "0123456789abcdef";
-    std::string text;
-    for (unsigned i = 0; i < size; ++i) {
-      text += digits[digest[i] >> 4U];
-      text += digits[digest[i] & 15U];
-    }
-    return text;
+    return hex_of({digest.data(), size});
   }
   std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context;
 };

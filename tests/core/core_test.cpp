@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,7 +12,9 @@
 #include "harness/core/event.h"
 #include "harness/core/files.h"
 #include "harness/core/json.h"
+#include "harness/core/text.h"
 #include "harness/core/units.h"
+#include "harness/core/xxh3.h"
 #include "tests/support/temporary_folder.h"
 
 namespace assay {
@@ -35,6 +38,35 @@ TEST(Units, NumbersAreWrittenTheShortestWayThatReadsBack) {
   EXPECT_EQ(parse_number("2e-5"), 2e-5);
   EXPECT_FALSE(parse_number("inf"));
   EXPECT_FALSE(parse_number("1.0x"));
+}
+
+TEST(Text, DigitsLinesAndSizes) {
+  const std::array<unsigned char, 3> bytes{0x00, 0x7f, 0xea};
+  EXPECT_EQ(hex_of(bytes), "007fea");
+  EXPECT_EQ(first_line("one\ntwo"), "one");
+  EXPECT_EQ(first_line("one"), "one");
+  EXPECT_EQ(text_of_sizes({2, 3}), "[2, 3]");
+  EXPECT_EQ(text_of_sizes({}), "[]");
+}
+
+// Known values of XXH128 with seed 0.
+TEST(Xxh3, HasTheKnownValuesAlsoInPieces) {
+  EXPECT_EQ(xxh3_of(""), "99aa06d3014798d86001c324468d497f");
+  const std::string text(1000, 'a');
+  Xxh3 hash;
+  hash.add("b", 1);
+  hash.reset();
+  hash.add(text.data(), 300);
+  hash.add(text.data(), 700);
+  EXPECT_EQ(hash.text(), xxh3_of(text));
+  EXPECT_EQ(xxh3_of("a"), "a96faf705af16834e6c632b61e964e1f");
+}
+
+TEST(Error, KnowsWhereItWasMade) {
+  const auto here = std::source_location::current();
+  const Error error(ErrorKind::io, "a disk");
+  EXPECT_EQ(error.where(), "core_test.cpp:" + std::to_string(here.line() + 1));
+  EXPECT_STREQ(error.what(), "a disk");
 }
 
 TEST(Json, NonFiniteNumbersBecomeNullWithAReason) {
