@@ -3,11 +3,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 #include "harness/core/error.h"
@@ -17,18 +14,6 @@ namespace {
 
 // Small enough to be still in cache when the kernel copies what was just hashed.
 constexpr std::uint64_t kSliceBytes = std::uint64_t{256} << 10U;
-
-std::string hex_of(XXH128_hash_t hash) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, hash);
-  static constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : canonical.digest) {
-    text += digits[byte >> 4U];
-    text += digits[byte & 15U];
-  }
-  return text;
-}
 
 void read_all(int fd, char* data, std::size_t size, const std::filesystem::path& path) {
   while (size > 0) {
@@ -45,28 +30,19 @@ void read_all(int fd, char* data, std::size_t size, const std::filesystem::path&
 
 }  // namespace
 
-std::string checksum_of(std::string_view bytes) { return hex_of(XXH3_128bits(bytes.data(), bytes.size())); }
-
-struct CheckedFileWriter::Hasher {
-  Hasher() { XXH3_128bits_reset(&state); }
-  XXH3_state_t state;
-};
-
-CheckedFileWriter::CheckedFileWriter(const std::filesystem::path& path)
+CheckedFileWriter::CheckedFileWriter(const std::filesystem::path& path, std::function<void()> on_chunk)
     : path_(path),
       file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)),
-      hasher_(std::make_unique<Hasher>()) {
+      on_chunk_(std::move(on_chunk)) {
   if (!file_) throw_errno("open", path);
   record_.name = path.filename().string();
 }
-
-CheckedFileWriter::~CheckedFileWriter() = default;
 
 void CheckedFileWriter::write(const void* data, std::uint64_t size) {
   const char* next = static_cast<const char*>(data);
   while (size > 0) {
     const auto slice = std::min({size, kSliceBytes, chunk_bytes - record_.size_bytes % chunk_bytes});
-    XXH3_128bits_update(&hasher_->state, next, slice);
+    hash_.add(next, slice);
     write_all(file_.get(), next, slice, path_);
     record_.size_bytes += slice;
     if (record_.size_bytes % chunk_bytes == 0) end_chunk();
@@ -76,8 +52,9 @@ void CheckedFileWriter::write(const void* data, std::uint64_t size) {
 }
 
 void CheckedFileWriter::end_chunk() {
-  record_.chunk_checksums.push_back(hex_of(XXH3_128bits_digest(&hasher_->state)));
-  XXH3_128bits_reset(&hasher_->state);
+  record_.chunk_checksums.push_back(hash_.text());
+  hash_.reset();
+  if (on_chunk_) on_chunk_();
 }
 
 FileRecord CheckedFileWriter::finish() {
@@ -108,7 +85,7 @@ std::string_view CheckedFileReader::next() {
   const auto size = std::min(record_.chunk_bytes, record_.size_bytes - position_);
   read_all(file_.get(), chunk_.data(), size, path_);
   const std::string_view chunk(chunk_.data(), size);
-  if (checksum_of(chunk) != record_.chunk_checksums.at(position_ / record_.chunk_bytes)) {
+  if (xxh3_of(chunk) != record_.chunk_checksums.at(position_ / record_.chunk_bytes)) {
     throw Error(ErrorKind::data, path_.string() + ": bytes " + std::to_string(position_) + " to " +
                                      std::to_string(position_ + size) + " are not those that were written (checksum)");
   }

@@ -2,12 +2,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "harness/core/files.h"
+#include "harness/core/xxh3.h"
 
 namespace assay {
 
@@ -22,16 +23,12 @@ struct FileRecord {
   std::vector<std::string> chunk_checksums;  ///< XXH3-128 of each chunk, 32 hexadecimal digits
 };
 
-/// XXH3-128 of the bytes, 32 hexadecimal digits.
-std::string checksum_of(std::string_view bytes);
-
 /// Writes a new file from front to back and makes its checksums while the bytes are in cache. A file that was not
 /// finished is left as it is.
 class CheckedFileWriter {
  public:
-  /// Creates or empties the file. Throws Error{io}.
-  explicit CheckedFileWriter(const std::filesystem::path& path);
-  ~CheckedFileWriter();
+  /// Creates or empties the file. `on_chunk` (may be empty) is called after each chunk. Throws Error{io}.
+  explicit CheckedFileWriter(const std::filesystem::path& path, std::function<void()> on_chunk = {});
   CheckedFileWriter(const CheckedFileWriter&) = delete;
   CheckedFileWriter& operator=(const CheckedFileWriter&) = delete;
 
@@ -42,13 +39,12 @@ class CheckedFileWriter {
   FileRecord finish();
 
  private:
-  struct Hasher;
-
   void end_chunk();
 
   std::filesystem::path path_;
   FileDescriptor file_;
-  std::unique_ptr<Hasher> hasher_;
+  std::function<void()> on_chunk_;
+  Xxh3 hash_;  ///< of the chunk in work
   FileRecord record_;
 };
 

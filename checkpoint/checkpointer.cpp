@@ -65,8 +65,9 @@ struct Checkpointer::Attempt {
   Unusable failure;
 };
 
-Checkpointer::Checkpointer(std::filesystem::path folder, int keep_latest, RankGroup& group)
-    : folder_(std::move(folder)), keep_latest_(keep_latest), group_(group) {
+Checkpointer::Checkpointer(std::filesystem::path folder, int keep_latest, RankGroup& group,
+                           std::function<void()> on_chunk)
+    : folder_(std::move(folder)), keep_latest_(keep_latest), group_(group), on_chunk_(std::move(on_chunk)) {
   ASSAY_CHECK(keep_latest >= 1);
 }
 
@@ -106,7 +107,8 @@ SaveResult Checkpointer::save(std::int64_t step, const std::vector<TensorBytes>&
   SaveResult result;
   try {
     const auto records = on_all_ranks(group_, what, [&] {
-      return dump_json(to_json(write_rank_file(temporary / rank_file_name(group_.rank()), tensors, rank_state)));
+      return dump_json(
+          to_json(write_rank_file(temporary / rank_file_name(group_.rank()), tensors, rank_state, on_chunk_)));
     });
     Manifest manifest{step, group_.world_size(), {}, run, utc_now()};
     for (const auto& record : records) manifest.files.push_back(file_record_from_json(parse_json(record, what), what));
@@ -158,7 +160,7 @@ Checkpointer::Attempt Checkpointer::attempt(const std::filesystem::path& path,
   }
   const auto outcomes = try_on_all_ranks(group_, [&]() -> std::string {
     const auto& record = result.manifest.files[static_cast<std::size_t>(group_.rank())];
-    result.rank_state = read_rank_file(path / record.name, record, destinations);
+    result.rank_state = read_rank_file(path / record.name, record, destinations, on_chunk_);
     return "";
   });
   if (const auto failure = unusable_by(outcomes, path)) return {std::nullopt, *failure};

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -43,8 +44,8 @@ struct RestoreResult {
 class Checkpointer {
  public:
   /// `folder` need not exist. `keep_latest` (at least 1) complete checkpoints are kept. `group` must outlive this
-  /// object.
-  Checkpointer(std::filesystem::path folder, int keep_latest, RankGroup& group);
+  /// object. `on_chunk` (may be empty) is called after every 8 MiB that this rank has written or read.
+  Checkpointer(std::filesystem::path folder, int keep_latest, RankGroup& group, std::function<void()> on_chunk = {});
 
   /// Saves this rank's tensors and state; `step` and `run` are equal on all ranks. State is kept as JSON: numbers come
   /// back exactly, but a number that is not finite as null. Replaces an earlier checkpoint of the same step. If any
@@ -77,6 +78,7 @@ class Checkpointer {
   std::filesystem::path folder_;
   int keep_latest_;
   RankGroup& group_;
+  std::function<void()> on_chunk_;
   std::set<std::filesystem::path> damaged_;
 };
 

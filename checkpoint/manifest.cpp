@@ -42,7 +42,7 @@ const Json& object_field(const Json& object, const char* key, const std::string&
 /// Over everything but itself, in the order in which it is written.
 std::string checksum_without_itself(Json json) {
   json.erase("checksum");
-  return checksum_of(dump_json(json));
+  return xxh3_of(dump_json(json));
 }
 
 }  // namespace

@@ -88,12 +88,12 @@ std::string read_head(CheckedFileReader& file, const FileRecord& record, const s
 }  // namespace
 
 FileRecord write_rank_file(const std::filesystem::path& path, const std::vector<TensorBytes>& tensors,
-                           const Json& state) {
-  return write_safetensors(path, tensors, {{kStateKey, dump_json(state)}});
+                           const Json& state, const std::function<void()>& on_chunk) {
+  return write_safetensors(path, tensors, {{kStateKey, dump_json(state)}}, on_chunk);
 }
 
 Json read_rank_file(const std::filesystem::path& path, const FileRecord& record,
-                    const std::vector<TensorDestination>& destinations) {
+                    const std::vector<TensorDestination>& destinations, const std::function<void()>& on_chunk) {
   const auto what = path.string();
   CheckedFileReader file(path, record);
   const auto head = read_head(file, record, what);
@@ -108,6 +108,7 @@ Json read_rank_file(const std::filesystem::path& path, const FileRecord& record,
   while (!file.at_end()) {
     const auto position = file.position();
     deliver(file.next(), position, pieces, next);
+    if (on_chunk) on_chunk();
   }
   return parsed_state;
 }

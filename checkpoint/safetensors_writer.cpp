@@ -61,14 +61,15 @@ std::string header_of(const std::vector<const TensorBytes*>& tensors,
 }  // namespace
 
 FileRecord write_safetensors(const std::filesystem::path& path, const std::vector<TensorBytes>& tensors,
-                             const std::map<std::string, std::string>& metadata) {
+                             const std::map<std::string, std::string>& metadata,
+                             const std::function<void()>& on_chunk) {
   check(tensors, path.string());
   std::vector<const TensorBytes*> order;
   for (const auto& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(),
                    [](const auto* left, const auto* right) { return element_bytes(*left) > element_bytes(*right); });
   const auto header = header_of(order, metadata, path.string());
-  CheckedFileWriter file(path);
+  CheckedFileWriter file(path, on_chunk);
   file.write(header.data(), header.size());
   for (const auto* tensor : order) file.write(tensor->data, tensor->size_bytes);
   return file.finish();

@@ -11,6 +11,7 @@
 
 #include "harness/core/error.h"
 #include "harness/core/memory_scope.h"
+#include "harness/core/text.h"
 #include "sharding/call_header.h"
 #include "sharding/communicator.h"
 #include "sharding/gloo_mailbox.h"
@@ -21,11 +22,6 @@ namespace {
 
 // All ranks of a job start at about the same time; a collective may have to wait for one that saves.
 constexpr double kLongestRendezvousSeconds = 60;
-
-std::string first_line(const char* text) {
-  const std::string whole = text;
-  return whole.substr(0, whole.find('\n'));
-}
 
 /// A call as the communication thread sees it: addresses. If it held tensors it might be the last to release one, and
 /// the order of releases would not be reproducible.

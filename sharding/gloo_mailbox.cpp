@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "harness/core/error.h"
+#include "harness/core/text.h"
 
 namespace assay {
 namespace {
@@ -19,9 +20,8 @@ std::vector<at::Tensor> bytes_at(const void* data, std::int64_t bytes) {
 
 /// The first line of an error of the library, without its source and line in brackets.
 std::string cleaned(const char* what) {
-  std::string text = what;
-  text = text.substr(0, text.find('\n'));
-  const auto end = text.front() == '[' ? text.find(".cc:") : std::string::npos;
+  const auto text = first_line(what);
+  const auto end = text.starts_with('[') ? text.find(".cc:") : std::string::npos;
   return end == std::string::npos ? text : text.substr(text.find("] ", end) + 2);
 }
 

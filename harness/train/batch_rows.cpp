@@ -4,6 +4,7 @@
 #include "checkpoint/safetensors.h"
 #include "harness/core/error.h"
 #include "harness/core/files.h"
+#include "harness/core/text.h"
 #include "harness/train/row_source.h"
 
 namespace assay {
@@ -88,14 +89,9 @@ std::unique_ptr<RowSource> make_batch_rows(const std::filesystem::path& path, co
   const std::vector<std::int64_t> expected{std::max(shape[0], recipe.train.max_steps),
                                            recipe.train.gradient_accumulation_steps, rows, recipe.data.sequence_length};
   if (shape != expected || input_ids.empty()) {
-    const auto list = [](const std::vector<std::int64_t>& sizes) {
-      std::string text;
-      for (const auto size : sizes) text += (text.empty() ? "[" : ", ") + std::to_string(size);
-      return text + "]";
-    };
-    throw Error(ErrorKind::data, path.string() + " holds [step, micro-step, row, length] = " + list(shape) +
+    throw Error(ErrorKind::data, path.string() + " holds [step, micro-step, row, length] = " + text_of_sizes(shape) +
                                      ", the recipe needs at least " + std::to_string(recipe.train.max_steps) +
-                                     " steps of " + list({expected.begin() + 1, expected.end()}) +
+                                     " steps of " + text_of_sizes({expected.begin() + 1, expected.end()}) +
                                      " (rows = world size x micro_batch_size)");
   }
   check_ids(input_ids, false, path);
@@ -105,6 +101,7 @@ std::unique_ptr<RowSource> make_batch_rows(const std::filesystem::path& path, co
 
 std::unique_ptr<RowSource> make_given_rows(std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels,
                                            std::int64_t sequence_length, const std::string& description) {
+  if (input_ids.empty()) throw Error(ErrorKind::data, description + " holds no token");
   return std::make_unique<GivenRows>(std::move(input_ids), std::move(labels), sequence_length, description);
 }
 

@@ -9,16 +9,11 @@
 #include "checkpoint/model_folder.h"
 #include "harness/core/error.h"
 #include "harness/core/memory_scope.h"
+#include "harness/core/text.h"
 #include "harness/train/tensor_bytes.h"
 
 namespace assay {
 namespace {
-
-std::string text_of(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const auto size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  return "[" + text + "]";
-}
 
 bool is_float(const std::string& dtype) { return dtype == "F32" || dtype == "F16" || dtype == "BF16"; }
 
@@ -54,8 +49,8 @@ void load_model_weights(Transformer& model, const std::filesystem::path& folder,
       if (!found) {
         note(parameter.name, "is missing");
       } else if (found->info.shape != parameter.shape) {
-        note(parameter.name,
-             "has shape " + text_of(found->info.shape) + ", config.json asks for " + text_of(parameter.shape));
+        note(parameter.name, "has shape " + text_of_sizes(found->info.shape) + ", config.json asks for " +
+                                 text_of_sizes(parameter.shape));
       } else if (!is_float(found->info.dtype)) {
         note(parameter.name, "has dtype " + found->info.dtype + "; F32, F16 and BF16 can be loaded");
       } else {

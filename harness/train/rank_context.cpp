@@ -10,6 +10,7 @@
 
 #include "harness/core/files.h"
 #include "harness/core/memory_scope.h"
+#include "harness/core/text.h"
 
 namespace assay {
 namespace {
@@ -98,7 +99,6 @@ double measure_gemm_gflops(const Clock& clock) {
 }
 
 Error current_error() {
-  const auto first_line = [](const char* text) { return std::string(text).substr(0, std::string(text).find('\n')); };
   try {
     throw;
   } catch (const Error& error) {

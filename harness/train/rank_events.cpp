@@ -23,7 +23,7 @@ RankEvents::RankEvents(const Job& job, const Clock& clock, const MemoryLedger& l
       phase_start_(clock.wall_seconds()) {
   const char* heartbeat = std::getenv(kHeartbeatVariable);
   if (heartbeat != nullptr) heartbeat_ = std::make_unique<Heartbeat>(heartbeat);
-  if (heartbeat_) heartbeat_->beat(0, Phase::load);
+  beat();
 }
 
 void RankEvents::write(std::string_view kind, const Json& fields) { writer_.write(kind, step_, fields); }
@@ -49,12 +49,19 @@ void RankEvents::enter(Phase phase, std::int64_t step) {
   if (phase != phase_) end_phase();
   phase_ = phase;
   step_ = step;
-  if (heartbeat_) heartbeat_->beat(step, phase);
+  beat();
+}
+
+void RankEvents::beat() {
+  if (heartbeat_) heartbeat_->beat(step_, phase_);
 }
 
 void RankEvents::error(const Error& error) noexcept {
   try {
-    Json fields{{"error", name_of(error.kind())}, {"message", error.what()}, {"phase", name_of(phase_)}};
+    Json fields{{"error", name_of(error.kind())},
+                {"message", error.what()},
+                {"phase", name_of(phase_)},
+                {"where", error.where()}};
     if (error.kind() == ErrorKind::memory && ledger_.out_of_memory()) {
       fields["memory"] = ledger_.out_of_memory()->to_json();
     }

@@ -28,6 +28,10 @@ class RankEvents {
   void enter(Phase phase, std::int64_t step);
   Phase phase() const { return phase_; }
 
+  /// Tells the launcher that this rank goes on: within what may take longer than parallel.timeout_seconds as a whole.
+  /// Costs three stores into memory.
+  void beat();
+
   /// `save_seconds`: of the save that followed the step.
   void step(const StepRecord& record, double save_seconds);
 

@@ -91,7 +91,8 @@ class RankProcess {
         communicator_(job.communicator ? job.communicator
                                        : make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock_)),
         group_(*communicator_),
-        checkpointer_(job.folder / "checkpoints", static_cast<int>(job.recipe.checkpoint.keep_latest), group_) {}
+        checkpointer_(job.folder / "checkpoints", static_cast<int>(job.recipe.checkpoint.keep_latest), group_,
+                      [this] { events_.beat(); }) {}
 
   int run();
 
@@ -125,20 +126,20 @@ class RankProcess {
   std::set<std::string> file_dtypes_;  ///< of the weights that were loaded
   Json resumed_from_;
   double save_seconds_ = 0;  ///< of the step being recorded
-  std::int64_t trained_tokens_ = 0;
 };
 
 void RankProcess::load() {
-  trainer_ =
-      std::make_unique<Trainer>(job_.recipe, config_,
-                                TrainerParts{*device_, *communicator_, clock_, ledger_, *rows_,
-                                             [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }});
+  trainer_ = std::make_unique<Trainer>(
+      job_.recipe, config_,
+      TrainerParts{*device_, *communicator_, clock_, ledger_, *rows_,
+                   [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }, [this] { events_.beat(); }});
   check_data_is_equal();
   if (job_.recipe.model.init == ModelInit::load) {
     load_model_weights(trainer_->model(), job_.recipe.model.path,
                        [this](std::size_t unit, std::size_t i, const at::Tensor& values) {
                          file_dtypes_.insert(name_of_dtype(values.scalar_type()));
                          trainer_->write_parameter(unit, i, values);
+                         events_.beat();
                        });
     trainer_->publish_parameters();
   } else {
@@ -267,7 +268,6 @@ void RankProcess::write_run_event() {
 
 void RankProcess::record(const StepRecord& record) {
   events_.step(record, std::exchange(save_seconds_, 0));
-  trained_tokens_ += record.loss_tokens;
   if (!leads()) return;
   std::array<char, 160> line{};
   std::snprintf(line.data(), line.size(), "step %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s",
@@ -312,7 +312,9 @@ void RankProcess::save(const StepRecord& record) {
 void RankProcess::check_something_was_trained(int stop_signal) const {
   const auto& progress = trainer_->progress();
   if (stop_signal != 0 || progress.skipped_steps < progress.step) return;
-  if (trained_tokens_ > 0) {
+  // Also where an earlier attempt made the steps: each overflow has halved the scale.
+  const auto& train = job_.recipe.train;
+  if (train.precision == Precision::fp16 && progress.loss_scaler.scale < train.loss_scale.initial) {
     throw Error(ErrorKind::numeric, "the fp16 gradients of all " + std::to_string(progress.step) +
                                         " steps overflowed, so the model is what it was; lower "
                                         "train.loss_scale.initial, or train more steps: each halves it");

@@ -76,7 +76,7 @@ std::unique_ptr<RowSource> make_row_source(const Recipe& recipe, int world_size,
 }
 
 std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe, std::int64_t vocab_size) {
-  if (!recipe.data.eval_path) return nullptr;
+  if (!recipe.data.eval_path || recipe.train.eval_interval == 0) return nullptr;
   if (recipe.data.format != DataFormat::text) {
     throw Error(ErrorKind::recipe,
                 "data.eval_path " + *recipe.data.eval_path + " is read as text, so data.format must be text");

@@ -62,8 +62,8 @@ class RowSource {
 /// wrong shape (batches: [step, micro-step, row, length] must fit the recipe and world size), or hold too few steps.
 std::unique_ptr<RowSource> make_row_source(const Recipe& recipe, int world_size, std::int64_t vocab_size);
 
-/// Held-out text from data.eval_path, in file order. Null if the recipe names none. Throws Error{recipe} unless the
-/// training data is text too, Error{data} as make_row_source.
+/// Held-out text from data.eval_path, in file order. Null if the recipe names none or never evaluates. Throws
+/// Error{recipe} unless the training data is text too, Error{data} as make_row_source.
 std::unique_ptr<RowSource> make_eval_source(const Recipe& recipe, std::int64_t vocab_size);
 
 /// Uniformly random tokens from the seed and the sample number.
@@ -79,7 +79,8 @@ std::unique_ptr<RowSource> make_byte_rows(const std::vector<std::filesystem::pat
 /// Another program's run: safetensors with input_ids and labels int64 [step, micro-step, row, length], in that order.
 std::unique_ptr<RowSource> make_batch_rows(const std::filesystem::path& path, const Recipe& recipe, int world_size);
 
-/// Rows that are already in memory, one after the other in two lists of the same length.
+/// Rows that are already in memory, one after the other in two lists of the same length. Throws Error{data} if they are
+/// empty.
 std::unique_ptr<RowSource> make_given_rows(std::vector<std::int64_t> input_ids, std::vector<std::int64_t> labels,
                                            std::int64_t sequence_length, const std::string& description);
 

@@ -22,16 +22,35 @@ namespace {
 // For what is not differentiated.
 using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
-/// While it lives, the network tells these hooks.
-class HooksScope {
+/// While it lives, the network tells these hooks, and at every unit also `on_unit` (may be empty).
+class HooksScope final : public UnitHooks {
  public:
-  HooksScope(Transformer& model, UnitHooks& hooks) : model_(model) { model.set_hooks(&hooks); }
-  ~HooksScope() { model_.set_hooks(nullptr); }
+  HooksScope(Transformer& model, UnitHooks& hooks, const std::function<void()>& on_unit)
+      : model_(model), hooks_(hooks), on_unit_(on_unit) {
+    model.set_hooks(this);
+  }
+  ~HooksScope() override { model_.set_hooks(nullptr); }
   HooksScope(const HooksScope&) = delete;
   HooksScope& operator=(const HooksScope&) = delete;
 
+  void before_forward(std::size_t unit) override {
+    if (on_unit_) on_unit_();
+    hooks_.before_forward(unit);
+  }
+  void after_forward(std::size_t unit, const at::Tensor& output) override { hooks_.after_forward(unit, output); }
+  void before_gradients(std::size_t unit) override { hooks_.before_gradients(unit); }
+  void before_backward(std::size_t unit) override {
+    if (on_unit_) on_unit_();
+    hooks_.before_backward(unit);
+  }
+  void after_backward(std::size_t unit) override { hooks_.after_backward(unit); }
+  void before_recompute(std::size_t unit) override { hooks_.before_recompute(unit); }
+  void after_recompute(std::size_t unit) override { hooks_.after_recompute(unit); }
+
  private:
   Transformer& model_;
+  UnitHooks& hooks_;
+  const std::function<void()>& on_unit_;
 };
 
 std::vector<UnitParameters> parameters_of(Transformer& model) {
@@ -122,6 +141,7 @@ void Trainer::initialize_parameters() {
       whole.value = at::empty(whole.shape, at::device(parts_.device.torch_device()).dtype(at::kFloat));
       initialize_parameter(whole, model_.config(), generator);
       write_parameter(unit, i, whole.value);
+      if (parts_.on_unit) parts_.on_unit();
     }
   }
   publish_parameters();
@@ -140,7 +160,7 @@ void Trainer::timed(double& seconds, double& cpu_seconds, Work work) {
 void Trainer::accumulate_gradients(const StepBatch& batch, const at::Tensor& loss, StepRecord& record) {
   units_.begin_step();
   Hooks hooks(units_, parts_, record.recompute_seconds);
-  const HooksScope scope(model_, hooks);
+  const HooksScope scope(model_, hooks, parts_.on_unit);
   for (const auto& micro_batch : batch.micro_batches) {
     units_.begin_micro_step(&micro_batch == &batch.micro_batches.back());
     at::Tensor micro_loss;
@@ -214,7 +234,7 @@ void Trainer::fail_not_finite(const Summary& summary) {
   NotFiniteFinder finder(model_, units_, parts_.device);
   std::optional<NotFiniteFinder::First> first;
   {
-    const HooksScope scope(model_, finder);
+    const HooksScope scope(model_, finder, parts_.on_unit);
     units_.begin_micro_step(/*last=*/false);
     const auto batch = load_step_batch(parts_.rows, progress_.samples, batch_shape_, parts_.device);
     for (const auto& micro_batch : batch.micro_batches) {
@@ -296,7 +316,7 @@ EvalRecord Trainer::evaluate(const RowSource& rows) {
   EvalRecord record;
   double unused = 0;
   Hooks hooks(units_, parts_, unused);
-  const HooksScope scope(model_, hooks);
+  const HooksScope scope(model_, hooks, parts_.on_unit);
   record.loss_tokens = count_trained_tokens(rows, 0, end);
   const at::Tensor loss = at::zeros({1}, at::device(parts_.device.torch_device()).dtype(at::kDouble));
   for (std::int64_t first = 0; first < end; first += batch_shape_.micro_rows()) {

@@ -34,6 +34,9 @@ struct TrainerParts {
   /// Told of every change of phase and the step in work (0 before the first; a step keeps its number while it is
   /// evaluated and saved). May be empty.
   std::function<void(Phase, std::int64_t step)> on_phase;
+  /// Told within a phase, at every unit: the process goes on. May be empty. Called on the thread that runs forward or
+  /// backward.
+  std::function<void()> on_unit = {};
 };
 
 /// One optimizer step as the step event has it.

@@ -3,10 +3,19 @@
 
 #include <array>
 
-#include "harness/train/tensor_hash.h"
+#include "harness/core/xxh3.h"
 #include "harness/train/trainer.h"
 
 namespace assay {
+namespace {
+
+class TensorHash : public Xxh3 {
+ public:
+  using Xxh3::add;
+  void add(const at::Tensor& tensor) { add(tensor.const_data_ptr(), tensor.nbytes()); }  // contiguous, in host memory
+};
+
+}  // namespace
 
 std::vector<StateTensor> Trainer::state_tensors() {
   const UntrackedScope untracked;

@@ -62,12 +62,15 @@ TEST(Checkpointer, RestoresEveryByteOnEveryRank) {
 TEST(Checkpointer, RestoresTensorsAcrossChunks) {
   const TemporaryFolder folder;
   const auto errors = run_ranks(1, [&](RankGroup& group) {
-    Checkpointer checkpointer(folder.path, 1, group);
+    int num_chunks = 0;
+    Checkpointer checkpointer(folder.path, 1, group, [&num_chunks] { ++num_chunks; });
     constexpr std::size_t count = 5'000'001;  // 20 MB and 5 MB
     save_step(checkpointer, group, 3, count);
+    EXPECT_EQ(num_chunks, 3);
     RankState state(9, 9, count);
     const auto restored = checkpointer.restore_newest(state.destinations());
     ASSERT_TRUE(restored);
+    EXPECT_EQ(num_chunks, 3 + 2) << "the first one is read for its header";
     state.position = restored->rank_state;
     EXPECT_TRUE(state == RankState(0, 3, count));
     EXPECT_GT(restored->manifest.files[0].chunk_checksums.size(), 2U);

@@ -32,7 +32,7 @@ std::string changed(const std::function<void(Json&)>& change) {
   auto json = parse_json(manifest_text(example()), "manifest");
   json.erase("checksum");
   change(json);
-  json["checksum"] = checksum_of(dump_json(json));
+  json["checksum"] = xxh3_of(dump_json(json));
   return dump_json_pretty(json);
 }
 

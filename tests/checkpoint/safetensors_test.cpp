@@ -216,7 +216,7 @@ TEST(SafetensorsWriter, WhatItWritesReadsBackToTheByteAndIsAligned) {
   const SafetensorsFile file(path);
   EXPECT_EQ(record.name, "t.safetensors");
   EXPECT_EQ(record.size_bytes, std::filesystem::file_size(path));
-  EXPECT_EQ(record.chunk_checksums, std::vector{checksum_of(read_file(path))});
+  EXPECT_EQ(record.chunk_checksums, std::vector{xxh3_of(read_file(path))});
   EXPECT_EQ(file.metadata().at("\xe5\x80\xa4"), "line\nend");
   ASSERT_EQ(file.tensors().size(), 5U);
   EXPECT_EQ(file.tensors()[0].begin % 64, 0U);
@@ -243,7 +243,7 @@ TEST(SafetensorsWriter, ChecksumsAreThoseOfEach8MiBOfTheFile) {
   const auto bytes = read_file(path);
   std::vector<std::string> expected;
   for (std::size_t begin = 0; begin < bytes.size(); begin += 8'388'608) {
-    expected.push_back(checksum_of(std::string_view(bytes).substr(begin, 8'388'608)));
+    expected.push_back(xxh3_of(std::string_view(bytes).substr(begin, 8'388'608)));
   }
   EXPECT_EQ(record.chunk_checksums.size(), 3U);
   EXPECT_EQ(record.chunk_checksums, expected);
@@ -251,9 +251,7 @@ TEST(SafetensorsWriter, ChecksumsAreThoseOfEach8MiBOfTheFile) {
 }
 
 // Test vectors of XXH3-128 with seed 0, from the specification of xxHash: the empty input.
-TEST(SafetensorsWriter, TheChecksumIsXxh3With128Bits) {
-  EXPECT_EQ(checksum_of(""), "99aa06d3014798d86001c324468d497f");
-}
+TEST(SafetensorsWriter, TheChecksumIsXxh3With128Bits) { EXPECT_EQ(xxh3_of(""), "99aa06d3014798d86001c324468d497f"); }
 
 TEST(SafetensorsWriter, RefusesWhatCouldNotBeReadBack) {
   const TemporaryFolder folder;

@@ -63,6 +63,8 @@ TEST(ByteRows, ErrorsNameTheKeyOfThePath) {
     recipe.data.format = DataFormat::text;
     recipe.data.path = {{(folder.path / name).string(), 1}};
     recipe.data.eval_path = (folder.path / name).string();
+    EXPECT_EQ(make_eval_source(recipe, 256), nullptr) << "train.eval_interval is 0";
+    recipe.train.eval_interval = 5;
     const auto said = [&](auto make) {
       try {
         make();
