@@ -35,16 +35,17 @@ void print_text(const Json& result) {
     const auto number = [&](const char* key) {
       return row[key].is_null() ? "not finite" : format_number(row[key].get<double>());
     };
-    std::printf("%-9s %s: max abs error %s, relative error %s, cosine %s\n",
+    std::printf("%-9s %s: max abs error %s, max relative error %s, relative L2 error %s, cosine %s\n",
                 row["equal_within"] ? "equal" : "DIFFERENT", row["name"].get<std::string>().c_str(),
-                number("max_abs_error").c_str(), number("max_rel_error").c_str(), number("cosine").c_str());
+                number("max_abs_error").c_str(), number("max_rel_error").c_str(), number("relative_l2_error").c_str(),
+                number("cosine").c_str());
   }
   std::printf("loss %s, reference %s\n", dump_json(result["loss"]).c_str(),
               dump_json(result["reference_loss"]).c_str());
   const auto& tolerances = result["tolerances"];
-  std::printf("tolerances: logits absolute %s, gradients relative (L2) %s, loss absolute %s\n",
-              dump_json(tolerances["atol"]).c_str(), dump_json(tolerances["rtol"]).c_str(),
-              dump_json(tolerances["loss_atol"]).c_str());
+  std::printf("tolerances for %s: logits absolute %s, gradients relative (L2) %s, loss absolute %s\n",
+              tolerances["dtype"].get<std::string>().c_str(), dump_json(tolerances["atol"]).c_str(),
+              dump_json(tolerances["rtol"]).c_str(), dump_json(tolerances["loss_atol"]).c_str());
   std::printf("%s\n", result["equal_within"] ? "equal within the tolerances" : "NOT equal within the tolerances");
 }
 
