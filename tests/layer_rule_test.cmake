@@ -1,0 +1,25 @@
+# cmake -DCHECK=<CheckLayers.cmake> -DFOLDER=<scratch folder> -P layer_rule_test.cmake
+# The check of the layers must find a header of LibTorch behind others, and a folder that is not allowed.
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE "${FOLDER}")
+file(WRITE "${FOLDER}/harness/core/error.h" "#include <string>\n")
+file(WRITE "${FOLDER}/model/functions.h" "#include <ATen/ATen.h>\n")
+file(WRITE "${FOLDER}/model/model_config.h" "#include \"harness/core/error.h\"\n")
+file(WRITE "${FOLDER}/harness/train/job.h" "#include \"model/functions.h\"\n")
+file(WRITE "${FOLDER}/harness/cli/assay_rank.cpp" "#include \"harness/train/job.h\"\n")
+
+function(expect_check name text)
+  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${FOLDER}" -P "${CHECK}" RESULT_VARIABLE code ERROR_VARIABLE said)
+  if(text STREQUAL "" AND NOT code EQUAL 0)
+    message(FATAL_ERROR "${name} is refused: ${said}")
+  elseif(NOT text STREQUAL "" AND (code EQUAL 0 OR NOT said MATCHES "${text}"))
+    message(FATAL_ERROR "${name} is not found: ${said}")
+  endif()
+endfunction()
+
+expect_check("a tree as it should be" "")
+file(WRITE "${FOLDER}/harness/cli/validate.h" "#include \"harness/train/job.h\"\n")
+expect_check("LibTorch behind two headers" "harness/cli/validate.h belongs.*ATen.h> in model/functions.h")
+file(WRITE "${FOLDER}/harness/cli/validate.h" "")
+file(WRITE "${FOLDER}/sharding/units.h" "#include \"model/functions.h\"\n")
+expect_check("a folder that is not allowed" "sharding/units.h: #include \"model/functions.h\"")
