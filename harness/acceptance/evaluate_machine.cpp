@@ -99,6 +99,17 @@ void check_gpus(const RunRecord& run, StageChecks& checks) {
              "links between devices, cooling, sustained load and other servers are not examined by this run");
 }
 
+/// Bytes of the state that all ranks together save, under any strategy: masters and two moments.
+std::optional<double> state_bytes(const RunRecord& run) {
+  const Json* dry_run = member_of(run.estimate, "dry_run");
+  const auto parameters = number_in(dry_run, "parameters");
+  const auto trainable = number_in(dry_run, "trainable_parameters");
+  if (!parameters || !trainable) return std::nullopt;
+  const double master = run.recipe.train.precision == Precision::pure_bf16 ? 2 : 4;
+  const double moment = run.recipe.optimizer.moment_dtype == FloatType::bf16 ? 2 : 4;
+  return *parameters * master + *trainable * 2 * moment;
+}
+
 }  // namespace
 
 std::vector<Result> evaluate_machine(const RunRecord& run) {
@@ -113,16 +124,11 @@ std::vector<Result> evaluate_machine(const RunRecord& run) {
                nested(run.machine, "memory", "available_bytes"), "memory",
                "use fewer processes, a smaller train.micro_batch_size, or a machine with more memory");
   }
-  // The state (of which each rank saves its part) as often as checkpoints are kept, one more while the next is written,
-  // for the run and its twin.
-  const Json* by_category = dry_run == nullptr ? nullptr : member_of(*dry_run, "by_category");
-  const auto parameters = number_in(by_category, "parameters");
-  const auto optimizer = number_in(by_category, "optimizer");
-  std::optional<double> disk;
-  if (parameters && optimizer) {
-    disk = (*parameters + *optimizer) * 2 * static_cast<double>(run.recipe.checkpoint.keep_latest + 1);
-  }
-  check_room(checks, "disk", disk, nested(run.machine, "disk", "free_bytes"), "disk at the run folder",
+  // As many checkpoints as are kept, one more while the next is written, for the run and its twin.
+  const auto disk = state_bytes(run);
+  const auto num_checkpoints = 2 * static_cast<double>(run.recipe.checkpoint.keep_latest + 1);
+  check_room(checks, "disk", disk ? std::optional(*disk * num_checkpoints) : std::nullopt,
+             nested(run.machine, "disk", "free_bytes"), "disk at the run folder",
              "free some, or give another --output");
   check_gpus(run, checks);
   return checks.take();

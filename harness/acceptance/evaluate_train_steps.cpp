@@ -109,13 +109,15 @@ void check_shape(const TrainView& view) {
 void check_forward_backward(const TrainView& view) {
   std::set<int> not_finite;
   std::string missing;
-  std::int64_t num_steps = 0;
+  std::int64_t num_steps = 0, num_overflows = 0;
   const bool any = for_each_step(view, [&](int rank, const Json& event) {
     ++num_steps;
-    for (const char* key : {"loss", "grad_norm"}) {
+    const bool overflowed = event.value("overflowed", false);  // of fp16: skipped, and the loss scale halved
+    num_overflows += overflowed;
+    for (const std::string key : {"loss", "grad_norm"}) {
       if (!event.contains(key))
         missing = key;
-      else if (event[key].is_null())
+      else if (event[key].is_null() && !(overflowed && key == "grad_norm"))
         not_finite.insert(rank);
     }
     for (const char* key : {"forward_seconds", "backward_seconds"}) {
@@ -127,8 +129,11 @@ void check_forward_backward(const TrainView& view) {
     result.ranks.assign(not_finite.begin(), not_finite.end());
   } else if (!any || !missing.empty()) {
     view.checks.missing("forward_backward", any ? "a step has no " + missing : "no step was made");
+  } else if (num_overflows == num_steps) {
+    view.checks.add("forward_backward", Status::fail, "the fp16 gradients of every step overflowed");
   } else {
     auto& result = view.checks.add("forward_backward", Status::pass, "loss and gradient norm finite in each");
+    if (num_overflows > 0) result.reason += ", but " + std::to_string(num_overflows) + " that overflowed in fp16";
     result.measured = num_steps;
     result.unit = "steps over all ranks and both jobs";
   }

@@ -13,16 +13,18 @@
 namespace assay {
 namespace {
 
-constexpr std::int64_t kSide = 1024;
+constexpr std::int64_t kElements = 1024 * 1024;
 constexpr double kTolerance = 1e-5;
 
-// The guide's check: an all_reduce of 1024 x 1024 fp32 ones must equal the world size everywhere, then a barrier.
+// The guide's check: an all_reduce of 1024 x 1024 fp32 ones must equal the world size everywhere, then a barrier. A few
+// more elements where the ranks do not divide them: each sums as many as the others.
 // Beside it an all_reduce of rank + 1, whose sum is world_size (world_size + 1) / 2.
 void check_all_reduce(Communicator& communicator, const Clock& clock, RankEvents& events) {
   const std::int64_t world_size = communicator.world_size();
-  const at::Tensor ones = at::ones({kSide * kSide});
+  const std::int64_t num_elements = (kElements + world_size - 1) / world_size * world_size;
+  const at::Tensor ones = at::ones({num_elements});
   // Equal inputs would also sum up right if a rank got its own data back.
-  const at::Tensor ranks = at::full({kSide * kSide}, communicator.rank() + 1.0);
+  const at::Tensor ranks = at::full({num_elements}, communicator.rank() + 1.0);
   const double start = clock.wall_seconds();
   communicator.all_reduce(ones);
   const double seconds = clock.wall_seconds() - start;

@@ -165,7 +165,7 @@ TEST(Evaluation, AMeasurementThatIsNotGoodEnoughRejects) {
        Status::fail,
        {0, 1}},
       {"no room on the disk",
-       [](RunRecord& run) { run.machine["disk"]["free_bytes"] = 5399; },
+       [](RunRecord& run) { run.machine["disk"]["free_bytes"] = 7199; },
        "machine.disk",
        Status::fail,
        {}},

@@ -31,9 +31,36 @@ TEST(Evaluation, ARunInWhichAllIsWellIsAccepted) {
 
 TEST(Evaluation, RoomOnTheDiskIsForBothJobsAndOneCheckpointMore) {
   auto run = passing_run();
-  run.machine["disk"]["free_bytes"] = 5400;  // (400 + 500) bytes x (2 kept + 1) x 2 jobs; each rank saves its part
+  run.machine["disk"]["free_bytes"] = 7200;  // 100 parameters x (4 + 2 x 4) bytes x (2 kept + 1) x 2 jobs
   EXPECT_EQ(result_of(evaluate_run(run), "machine.disk")->status, Status::pass);
-  EXPECT_EQ(result_of(evaluate_run(run), "machine.disk")->measured, 5400);
+  EXPECT_EQ(result_of(evaluate_run(run), "machine.disk")->measured, 7200);
+}
+
+// Dynamic loss scaling finds its scale by overflows: such a step has no norm, updates nothing, and is as it should be.
+TEST(Evaluation, AStepThatOverflowedInFp16IsNoFailureUnlessAllDid) {
+  const auto overflow = [](Json& step) {
+    step["grad_norm"] = nullptr;
+    step["overflowed"] = step["skipped"] = true;
+  };
+  const auto with_overflows_until = [&](std::int64_t last) {
+    auto run = passing_run();
+    for (const char* job : {"train-1", "twin-1"}) {
+      for_events(run.jobs[job], "step", [&](Json& step) {
+        if (step["step"] <= last) overflow(step);
+      });
+    }
+    return evaluate_run(run);
+  };
+  const auto some = with_overflows_until(2);
+  EXPECT_EQ(verdict_of(some).exit_code, 0) << summary(some);
+  EXPECT_THAT(result_of(some, "train.forward_backward")->reason, HasSubstr("overflowed"));
+  EXPECT_EQ(result_of(with_overflows_until(kSteps), "train.forward_backward")->status, Status::fail);
+
+  auto run = passing_run();
+  for_events(run.jobs["twin-1"], "step", [&](Json& step) {
+    if (step["step"] == 2) step["loss"] = nullptr, overflow(step);
+  });
+  EXPECT_EQ(result_of(evaluate_run(run), "train.forward_backward")->status, Status::fail) << "a loss is not scaled";
 }
 
 TEST(Evaluation, TooLittleDeviceMemoryRejectsAndStartsNothing) {
