@@ -1,6 +1,7 @@
 #include "harness/acceptance/job_recipes.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "harness/acceptance/evaluate.h"
 #include "harness/core/error.h"
@@ -8,13 +9,23 @@
 #include "model/model_config.h"
 
 namespace assay {
+namespace {
+
+/// Two that update the parameters: in fp16 each step before them may be one that overflows and halves the loss scale.
+std::int64_t single_steps(const Recipe& target) {
+  constexpr std::int64_t kUpdates = 2;
+  if (target.train.precision != Precision::fp16) return kUpdates;
+  const auto& scale = target.train.loss_scale;
+  return kUpdates + static_cast<std::int64_t>(std::ceil(std::log2(scale.initial / scale.minimum)));
+}
+
+}  // namespace
 
 Recipe single_recipe(const Recipe& target) {
-  constexpr std::int64_t kSteps = 2;
   Recipe recipe = target;
   recipe.parallel.nproc_per_node = 1;
   recipe.parallel.strategy = StrategyName::none;
-  recipe.train.max_steps = kSteps;
+  recipe.train.max_steps = single_steps(target);
   recipe.train.epochs.reset();
   recipe.train.eval_interval = 0;
   recipe.train.global_batch_size = target.train.micro_batch_size * target.train.gradient_accumulation_steps;
@@ -26,6 +37,8 @@ Recipe single_recipe(const Recipe& target) {
   if (has_rows_of_all_ranks) {
     recipe.data.format = DataFormat::synthetic;
     recipe.data.path.clear();
+  } else if (target.data.format == DataFormat::batches) {  // which may hold no more steps than the target makes
+    recipe.train.max_steps = std::min(recipe.train.max_steps, target.train.max_steps);
   }
   return recipe;
 }
@@ -50,11 +63,22 @@ void check_can_be_accepted(const Recipe& recipe) {
     throw Error(ErrorKind::recipe, "train.max_steps is " + std::to_string(recipe.train.max_steps) +
                                        ": stage train saves, kills and resumes between two steps; write 2 or more");
   }
+}
+
+void check_inputs(const Recipe& recipe) {
   require_path("model.path", recipe.model.path);
-  require_trained(load_model_config(recipe.model.path, recipe.model.config));
-  if (recipe.data.format == DataFormat::synthetic) return;
-  for (const auto& entry : recipe.data.path) require_path("data.path", entry.path);
-  if (recipe.data.eval_path) require_path("data.eval_path", *recipe.data.eval_path);
+  const auto config = load_model_config(recipe.model.path, recipe.model.config);
+  require_trained(config);
+  if (recipe.data.sequence_length > config.max_position_embeddings) {
+    throw Error(ErrorKind::recipe, "data.sequence_length " + std::to_string(recipe.data.sequence_length) +
+                                       " is above the model's max_position_embeddings " +
+                                       std::to_string(config.max_position_embeddings) + " (" + recipe.model.path +
+                                       "/config.json); write no more than that");
+  }
+  if (recipe.data.format != DataFormat::synthetic) {
+    for (const auto& entry : recipe.data.path) require_path("data.path", entry.path);
+  }
+  if (recipe.train.eval_interval > 0) require_path("data.eval_path", recipe.data.eval_path.value_or(""));
 }
 
 std::string reduced_model_of(const Recipe& recipe) {

@@ -59,15 +59,6 @@ Json job_of(const fs::path& folder, const JobRequest& request) {
           {"options", request.options}};
 }
 
-void write_job_file(const fs::path& folder, const JobRequest& request) {
-  Json file = job_of(folder, request);
-  file["folder"] = "jobs/" + request.name;
-  file["world_size"] = world_size_of(request.recipe);
-  file["changes"] = differing_keys(request.target, request.recipe);
-  if (!request.reduced_model.empty()) file["reduced_model"] = request.reduced_model;
-  write_file_durably(folder / "job.json", dump_json_pretty(file));
-}
-
 /// If a rank of this attempt ran out of device memory: what would have made it fit, for the reports.
 void write_remedies(const fs::path& folder, const Recipe& recipe, int attempt) {
   const auto job = read_job(folder);
@@ -88,22 +79,31 @@ void write_remedies(const fs::path& folder, const Recipe& recipe, int attempt) {
 
 }  // namespace
 
+void write_job_file(const fs::path& run_folder, const JobRequest& request) {
+  const auto folder = fs::path("jobs") / request.name;
+  Json file = job_of(folder, request);
+  file["world_size"] = world_size_of(request.recipe);
+  file["changes"] = differing_keys(request.target, request.recipe);
+  if (!request.reduced_model.empty()) file["reduced_model"] = request.reduced_model;
+  make_folders(run_folder / folder / "events");
+  write_file_durably(run_folder / folder / "job.json", dump_json_pretty(file));
+}
+
 void mend_job_file(const fs::path& run_folder, const JobRequest& request) {
   const auto folder = run_folder / "jobs" / request.name;
   try {
     read_job_file(folder);
   } catch (const Error&) {
     log_warning((folder / "job.json").string() + " is damaged and is written again from the recipe");
-    write_job_file(folder, request);
+    write_job_file(run_folder, request);
   }
 }
 
 LaunchResult run_attempt(const fs::path& run_folder, const JobRequest& request, const JobDisplay& display,
                          bool kill_one) {
   const auto folder = fs::absolute(run_folder / "jobs" / request.name);
-  make_folders(folder / "events");
   const int attempt = read_job(folder).last_attempt() + 1;
-  write_job_file(folder, request);
+  write_job_file(run_folder, request);
 
   LaunchSpec spec;
   spec.program = {find_rank_program().string(), "--job"};

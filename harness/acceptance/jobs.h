@@ -26,6 +26,9 @@ struct JobRequest {
   Json options = Json::object();  ///< of the kind of job
 };
 
+/// Writes the job's job.json: what its ranks are told, and how that differs from the run's recipe. Creates the folder.
+void write_job_file(const std::filesystem::path& run_folder, const JobRequest& request);
+
 /// Writes the job's job.json anew, and says so, if it is there and damaged: it says nothing that the request does not.
 void mend_job_file(const std::filesystem::path& run_folder, const JobRequest& request);
 

@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "harness/acceptance/checksums.h"
+#include "harness/acceptance/job_recipes.h"
 #include "harness/acceptance/limits.h"
+#include "harness/acceptance/run_record.h"
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
 #include "harness/core/files.h"
 #include "harness/core/json.h"
+#include "harness/core/log.h"
 #include "harness/machine/inventory.h"
 #include "harness/recipe/recipe_json.h"
 
@@ -36,6 +39,16 @@ void check_fresh(const fs::path& folder) {
               folder.string() + " is there and is no unfinished run of this program: give another --output");
 }
 
+/// Makes events and checkpoints of the run folder links to those of a job.
+void link_main_job(const fs::path& folder, const std::string& job) {
+  for (const char* name : {"events", "checkpoints"}) {
+    std::error_code code;
+    if (fs::is_symlink(folder / name, code)) continue;
+    fs::create_symlink(fs::path("jobs") / job / name, folder / name, code);
+    if (code) throw Error(ErrorKind::io, "cannot link " + (folder / name).string() + ": " + code.message());
+  }
+}
+
 }  // namespace
 
 FileDescriptor lock_run_folder(const fs::path& folder) {
@@ -46,7 +59,22 @@ FileDescriptor lock_run_folder(const fs::path& folder) {
                                     "end, or give another --output");
 }
 
-fs::path default_run_folder(const Recipe& recipe) { return fs::path("runs") / (recipe.name + "-" + utc_now_compact()); }
+fs::path run_folder_of(const Recipe& recipe, const std::optional<std::string>& output) {
+  if (!output) return fs::path("runs") / (recipe.name + "-" + utc_now_compact());
+  if (output->empty()) throw Error(ErrorKind::usage, "--output is empty; name a folder");
+  const auto absolute = fs::absolute(*output).string();
+  if (parse_json(dump_json(absolute), "--output") != absolute) {
+    throw Error(ErrorKind::usage, "--output " + *output + " is not UTF-8; give another name");
+  }
+  return *output;
+}
+
+fs::path training_folder(const Recipe& recipe, const std::optional<std::string>& output) {
+  if (!output && recipe.resume == "auto") {
+    if (const auto unfinished = find_unfinished_training("runs", recipe_hash(recipe))) return *unfinished;
+  }
+  return run_folder_of(recipe, output);
+}
 
 FileDescriptor begin_run_folder(const fs::path& folder, const LoadedRecipe& loaded, bool needs_limits) {
   check_fresh(folder);
@@ -61,6 +89,31 @@ FileDescriptor begin_run_folder(const fs::path& folder, const LoadedRecipe& load
   write_file_durably(folder / "machine.json", dump_json_pretty(read_inventory(folder)));
   write_file_durably(folder / "recipe.yaml", recipe_to_yaml(loaded));
   return lock;
+}
+
+FileDescriptor open_run_folder(const fs::path& folder, const LoadedRecipe& loaded, bool needs_limits,
+                               const std::vector<std::string>& allowed_changes) {
+  check_inputs(loaded.recipe);
+  FileDescriptor lock;
+  if (is_unfinished(folder)) {
+    lock = lock_run_folder(folder);
+    check_same_recipe(folder, loaded.recipe, allowed_changes);
+    log_info("going on with the unfinished run in " + folder.string());
+  } else {
+    lock = begin_run_folder(folder, loaded, needs_limits);
+    log_info("run folder " + folder.string());
+  }
+  link_main_job(folder, "train-1");
+  return lock;
+}
+
+bool has_ended(const fs::path& folder, const Recipe& recipe, const std::vector<std::string>& allowed_changes) {
+  const bool ended = fs::exists(folder / "recipe.yaml") && !is_unfinished(folder) &&
+                     read_job_progress(folder / "jobs" / "train-1").done();
+  if (!ended) return false;
+  check_same_recipe(folder, recipe, allowed_changes);
+  log_info("nothing to do: the training in " + folder.string() + " has ended");
+  return true;
 }
 
 bool is_unfinished(const fs::path& folder) {
@@ -116,15 +169,6 @@ void check_same_recipe(const fs::path& folder, const Recipe& recipe, const std::
   throw Error(ErrorKind::recipe, folder.string() + " is a run of another recipe; it differs in" + keys +
                                      "\nResume with the same recipe, name each change you mean by --allow-change "
                                      "(train), or give another --output");
-}
-
-void link_main_job(const fs::path& folder, const std::string& job) {
-  for (const char* name : {"events", "checkpoints"}) {
-    std::error_code code;
-    if (fs::is_symlink(folder / name, code)) continue;
-    fs::create_symlink(fs::path("jobs") / job / name, folder / name, code);
-    if (code) throw Error(ErrorKind::io, "cannot link " + (folder / name).string() + ": " + code.message());
-  }
 }
 
 }  // namespace assay

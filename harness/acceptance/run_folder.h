@@ -10,8 +10,12 @@
 
 namespace assay {
 
-/// runs/<recipe>-<time>.
-std::filesystem::path default_run_folder(const Recipe& recipe);
+/// The folder that --output names, or runs/<recipe>-<time>. Throws Error{usage} if it names none, or one that is not
+/// UTF-8: it is handed to the ranks as JSON.
+std::filesystem::path run_folder_of(const Recipe& recipe, const std::optional<std::string>& output);
+
+/// The same of a training: without --output and with `resume: auto` the newest unfinished one of the same recipe.
+std::filesystem::path training_folder(const Recipe& recipe, const std::optional<std::string>& output);
 
 /// Takes the folder for this process until the result is destroyed; no lock where the file system has none. Throws
 /// Error{usage} if another process has it.
@@ -23,6 +27,17 @@ FileDescriptor lock_run_folder(const std::filesystem::path& folder);
 /// file, Error{io}.
 FileDescriptor begin_run_folder(const std::filesystem::path& folder, const LoadedRecipe& loaded,
                                 bool needs_limits = true);
+
+/// Begins the folder, or goes on with an unfinished run in it, locks it, and says which. The events and checkpoints of
+/// job train-1 are those of the run. Nothing is created for a recipe whose inputs are not there. Throws as
+/// check_inputs, begin_run_folder and check_same_recipe.
+FileDescriptor open_run_folder(const std::filesystem::path& folder, const LoadedRecipe& loaded, bool needs_limits,
+                               const std::vector<std::string>& allowed_changes = {});
+
+/// A training in this folder was run to its end, which is said: there is nothing to do. Throws Error{recipe} if that
+/// was another recipe's.
+bool has_ended(const std::filesystem::path& folder, const Recipe& recipe,
+               const std::vector<std::string>& allowed_changes = {});
 
 /// It was begun, and SHA256SUMS, which is written last, is not there.
 bool is_unfinished(const std::filesystem::path& folder);
@@ -39,8 +54,5 @@ std::optional<std::filesystem::path> find_unfinished_training(const std::filesys
 /// accept, plan and the keys in `allowed`.
 void check_same_recipe(const std::filesystem::path& folder, const Recipe& recipe,
                        const std::vector<std::string>& allowed = {});
-
-/// Makes events and checkpoints of the run folder links to those of a job.
-void link_main_job(const std::filesystem::path& folder, const std::string& job);
 
 }  // namespace assay

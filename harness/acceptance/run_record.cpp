@@ -158,7 +158,10 @@ std::optional<JobFailure> JobRecord::failure(int attempt) const {
     return failure;
   }
   if (const Json* other = failure_beside_planned_kill(attempt)) return failure_from(*other);
-  failure.sentence = end == nullptr ? "the launcher of " + name + " died in attempt " + std::to_string(attempt)
+  const bool launched =
+      std::any_of(launcher.begin(), launcher.end(), [&](const Json& event) { return is_of(event, "run", attempt); });
+  failure.sentence = end == nullptr ? (launched ? "the launcher of " + name + " died" : name + " came to no end") +
+                                          " in attempt " + std::to_string(attempt)
                                     : name + " ended with exit code " + std::to_string(end->value("exit_code", -1));
   const Json* cause = root_cause(attempt);
   if (cause != nullptr) {

@@ -9,21 +9,23 @@
 #include <cxxopts.hpp>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "harness/acceptance/checksums.h"
+#include "harness/acceptance/job_recipes.h"
+#include "harness/acceptance/jobs.h"
 #include "harness/acceptance/run_folder.h"
 #include "harness/cli/read_job.h"
 #include "harness/core/clock.h"
 #include "harness/core/error.h"
 #include "harness/core/event.h"
-#include "harness/core/files.h"
 #include "harness/core/host.h"
 #include "harness/core/log.h"
 #include "harness/launch/rank_failure.h"
 #include "harness/machine/inventory.h"
 #include "harness/recipe/load_recipe.h"
-#include "harness/recipe/recipe_json.h"
 #include "harness/train/job.h"
 #include "harness/train/rank_context.h"
 
@@ -37,28 +39,6 @@ Job job_from_input(const World& world, std::vector<Recipe>& dry_runs) {
   return job;
 }
 
-// Hash of the recipe that a rank recorded in this job folder; "" if it recorded none that can be read.
-std::string recorded_recipe_hash(const std::filesystem::path& job_folder) try {
-  for (const auto& event : read_events(rank_event_file(job_folder, 0))) {
-    if (event.value("kind", "") == "run") return event.value("recipe_hash", "");
-  }
-  return "";
-} catch (const std::exception&) {
-  return "";
-}
-
-// A group that torchrun restarted goes on in the newest folder of its recipe.
-std::filesystem::path default_folder(const Job& job) {
-  std::filesystem::path newest;
-  if (job.world.restart_count > 0 && std::filesystem::is_directory("runs")) {
-    for (const auto& entry : std::filesystem::directory_iterator("runs")) {
-      const bool same = recorded_recipe_hash(entry.path() / "jobs" / "train-1") == recipe_hash(job.recipe);
-      if (same) newest = std::max(newest, entry.path());
-    }
-  }
-  return newest.empty() ? std::filesystem::path("runs") / (job.recipe.name + "-" + utc_now_compact()) : newest;
-}
-
 // The number of the last attempt that this rank recorded, and one more.
 int next_attempt(const Job& job) {
   int last = 0;
@@ -68,51 +48,68 @@ int next_attempt(const Job& job) {
   return last + 1;
 }
 
-// The lock of assay train, held by rank 0; if another process has the folder, all ranks hear of it.
-FileDescriptor lock_together(CommunicatorGroup& group, const std::filesystem::path& run_folder) {
-  FileDescriptor lock;
-  const auto outcomes = try_on_all_ranks(group, [&] {
-    if (group.rank() == 0) {
-      make_folders(run_folder);
-      lock = lock_run_folder(run_folder);
-    }
-    return std::string();
+// Rank 0 does for all of them what assay train does before it starts its ranks. Returns the run folder, which is this
+// job's as long as `lock` lives; "" if the training in it has ended.
+std::filesystem::path begin_together(CommunicatorGroup& group, const LoadedRecipe& loaded,
+                                     const std::optional<std::string>& output, FileDescriptor& lock) {
+  const auto outcomes = try_on_all_ranks(group, [&]() -> std::string {
+    if (group.rank() != 0) return "";
+    for (const auto& warning : loaded.warnings) log_warning(warning);
+    const auto folder = training_folder(loaded.recipe, output);
+    if (has_ended(folder, loaded.recipe)) return "";
+    lock = open_run_folder(folder, loaded, /*needs_limits=*/false);
+    write_job_file(folder, {"train-1", "train", loaded.recipe, loaded.recipe, "", Json::object()});
+    return folder.string();
   });
   if (!outcomes[0].ok) throw Error(outcomes[0].kind, outcomes[0].text);
-  return lock;
+  return outcomes[0].text;
 }
 
-// All ranks must write into one folder, and count attempts alike: rank 0 chooses the folder, the furthest rank the
-// number. The folder is this job's as long as the result lives.
-FileDescriptor agree(Job& job, const std::string& asked) {
+// Rank 0 records how the attempt ended, as a launcher of this program does, and a run that has ended gets its
+// checksums.
+void end_together(CommunicatorGroup& group, const Job& job, const std::filesystem::path& run_folder, int exit_code,
+                  double seconds) {
+  int signal = 0;
+  for (const auto& received : group.all_gather(std::to_string(received_stop_signal()))) {
+    signal = std::max(signal, std::stoi(received));
+  }
+  if (group.rank() != 0) return;
+  EventWriter(job.folder / "events" / "launcher.jsonl", -1, job.attempt)
+      .write("end", 0,
+             {{"exit_code", exit_code},
+              {"interrupted_by", exit_code == exit_done ? Json() : Json(signal)},
+              {"seconds", seconds},
+              {"root_cause", nullptr}});
+  if (exit_code == exit_done) write_checksums(run_folder);
+}
+
+int run_recipe(const World& world, const std::vector<std::string>& arguments,
+               const std::optional<std::string>& output) {
+  if (arguments.empty()) throw Error(ErrorKind::usage, "assay-rank needs a recipe: assay-rank RECIPE [KEY=VALUE ...]");
   static const SystemClock clock;
-  job.communicator = make_communicator(job.world, job.recipe.parallel.timeout_seconds, clock);
+  const double start = clock.wall_seconds();
+  ResolveFacts facts;
+  facts.world_size = world.world_size;
+  facts.cuda_available = has_gpu();
+  auto loaded = load_recipe(arguments.front(), {arguments.begin() + 1, arguments.end()}, facts);
+  loaded.recipe.parallel.nproc_per_node = world.local_world_size;
+  loaded.origins["parallel.nproc_per_node"] = "environment";
+  check_inputs(loaded.recipe);
+  Job job;
+  job.world = world;
+  job.recipe = loaded.recipe;
+  job.communicator = make_communicator(world, job.recipe.parallel.timeout_seconds, clock);
   CommunicatorGroup group(*job.communicator);
-  const std::string own = asked.empty() && group.rank() == 0 ? default_folder(job).string() : asked;
-  const std::filesystem::path run_folder = group.all_gather(own).front();
-  auto lock = lock_together(group, run_folder);
+  FileDescriptor lock;
+  const auto run_folder = begin_together(group, loaded, output, lock);
+  if (run_folder.empty()) return exit_done;
   job.folder = run_folder / "jobs" / "train-1";
   for (const auto& attempt : group.all_gather(std::to_string(next_attempt(job)))) {
     job.attempt = std::max(job.attempt, std::stoi(attempt));
   }
-  return lock;
-}
-
-int run_recipe(const World& world, const std::vector<std::string>& arguments, const std::string& output) {
-  if (arguments.empty()) throw Error(ErrorKind::usage, "assay-rank needs a recipe: assay-rank RECIPE [KEY=VALUE ...]");
-  ResolveFacts facts;
-  facts.world_size = world.world_size;
-  facts.cuda_available = has_gpu();
-  const auto loaded = load_recipe(arguments.front(), {arguments.begin() + 1, arguments.end()}, facts);
-  Job job;
-  job.world = world;
-  job.recipe = loaded.recipe;
-  const auto lock = agree(job, output);
-  if (world.rank == 0) {
-    for (const auto& warning : loaded.warnings) log_warning(warning);
-    log_info("events and checkpoints: " + job.folder.string());
-  }
-  return run_train(job);
+  const int exit_code = run_train(job);
+  end_together(group, job, run_folder, exit_code, clock.wall_seconds() - start);
+  return exit_code;
 }
 
 int run_job(const Job& job, const std::vector<Recipe>& dry_runs) {
@@ -148,9 +145,7 @@ int run(int argc, char** argv) {
   cxxopts::Options options("assay-rank", "One rank of a job; its place in the world comes from the environment.");
   options.positional_help("RECIPE [KEY=VALUE ...]").show_positional_help();
   options.add_options()("job", "read a job as JSON from standard input")(
-      "output", "run folder", cxxopts::value<std::string>()->default_value(""))("help", "this text")(
-      "version", "the version")("arguments", "", cxxopts::value<std::vector<std::string>>()->default_value(""));
-  options.parse_positional("arguments");
+      "output", "run folder", cxxopts::value<std::string>())("help", "this text")("version", "the version");
   const auto parsed = options.parse(argc, argv);
   if (parsed.count("help") > 0) {
     std::printf("%s", options.help({""}).c_str());
@@ -165,9 +160,9 @@ int run(int argc, char** argv) {
   try {
     std::vector<Recipe> dry_runs;
     if (parsed.count("job") > 0) return run_job(job_from_input(world, dry_runs), dry_runs);
-    std::vector<std::string> arguments;
-    if (parsed.count("arguments") > 0) arguments = parsed["arguments"].as<std::vector<std::string>>();
-    return run_recipe(world, arguments, parsed["output"].as<std::string>());
+    std::optional<std::string> output;
+    if (parsed.count("output") > 0) output = parsed["output"].as<std::string>();
+    return run_recipe(world, parsed.unmatched(), output);
   } catch (...) {
     const Error error = current_error();
     tell_launcher(world, error);

@@ -5,6 +5,7 @@
 #include <cxxopts.hpp>
 #include <iterator>
 #include <sstream>
+#include <string_view>
 
 #include "harness/cli/commands.h"
 #include "harness/core/error.h"
@@ -30,9 +31,10 @@ const std::vector<OptionRow>& option_table() {
       {"predict-only", "", "by dry runs alone: starts no ranks, needs no device"},
       {"allow-change", "KEY", "on resume: this key may differ from the run that is resumed; may be repeated"},
       {"json", "", "one JSON document on stdout, logs on stderr"},
-      {"atol", "X", "largest absolute difference of a logit (default 5e-5)"},
-      {"rtol", "X", "largest relative difference of a gradient, by its L2 norm (default 1e-4)"},
-      {"loss-atol", "X", "largest absolute difference of the loss (default 1e-5)"},
+      {"atol", "X",
+       "largest absolute difference of a logit (default for an fp32, fp16, bf16 reference: 5e-5, 0.04, 0.3)"},
+      {"rtol", "X", "largest relative difference of a gradient, by its L2 norm (default 1e-4, 0.0125, 0.1)"},
+      {"loss-atol", "X", "largest absolute difference of the loss (default 1e-5, 0.0025, 0.02)"},
       {"keys", "", "list every recipe key with its type, range, default and meaning"},
       {"dry-run", "", "resolve and check the recipe only, print it, start nothing"},
       {"quiet", "", "warnings and errors only"},
@@ -163,7 +165,10 @@ CommandLine parse_command_line(const Command& command, const std::vector<std::st
     auto parser = parser_of(command);
     const auto parsed = parser.parse(static_cast<int>(argv.size()), argv.data());
     for (const auto& option : parsed.arguments()) line.options[option.key()].push_back(option.value());
-    for (const auto& word : parsed.unmatched()) (is_override(word) ? line.overrides : line.paths).push_back(word);
+    const bool takes_overrides = std::string_view(command.arguments).find("KEY=VALUE") != std::string_view::npos;
+    for (const auto& word : parsed.unmatched()) {
+      (takes_overrides && is_override(word) ? line.overrides : line.paths).push_back(word);
+    }
   } catch (const cxxopts::exceptions::exception& error) {
     throw Error(ErrorKind::usage, std::string(command.name) + ": " + error.what());
   }

@@ -14,8 +14,8 @@ struct Command;
 struct CommandLine {
   std::string command;
   std::vector<std::string> arguments;  ///< of a command that parses its own (Command::options is null): all as typed
-  std::vector<std::string> paths;      ///< positional arguments that are no KEY=VALUE, in order
-  std::vector<std::string> overrides;  ///< KEY=VALUE, in order; --nproc-per-node is one too
+  std::vector<std::string> paths;      ///< other positional arguments, in order
+  std::vector<std::string> overrides;  ///< KEY=VALUE of a command that takes them, in order; --nproc-per-node is one
   std::map<std::string, std::vector<std::string>> options;  ///< every given option by name; a flag has the value "true"
 
   bool has(const std::string& option) const { return options.contains(option); }

@@ -15,10 +15,8 @@
 #include "harness/core/error.h"
 #include "harness/core/json.h"
 #include "harness/core/log.h"
-#include "harness/recipe/recipe_json.h"
 #include "harness/recipe/suggestions.h"
 #include "harness/report/report.h"
-#include "model/model_config.h"
 
 namespace assay {
 namespace {
@@ -36,27 +34,6 @@ void print(const std::string& text) {
 JobDisplay display_of(const CommandLine& line) {
   constexpr int kHideStdout = 1;
   return {.echo = !line.has("quiet"), .hidden_streams = line.has("json") ? kHideStdout : 0};
-}
-
-/// Begins the run folder of a command, or goes on with an unfinished one, and locks it. Nothing is created for a recipe
-/// whose model folder, data or rank program is not there.
-FileDescriptor open_run_folder(const fs::path& folder, const LoadedRecipe& loaded, bool needs_limits,
-                               const std::vector<std::string>& allowed_changes = {}) {
-  find_rank_program();
-  load_model_config(loaded.recipe.model.path, loaded.recipe.model.config);
-  for (const auto& entry : loaded.recipe.data.path) require_path("data.path", entry.path);
-  if (loaded.recipe.data.eval_path) require_path("data.eval_path", *loaded.recipe.data.eval_path);
-  FileDescriptor lock;
-  if (is_unfinished(folder)) {
-    lock = lock_run_folder(folder);
-    check_same_recipe(folder, loaded.recipe, allowed_changes);
-    log_info("going on with the unfinished run in " + folder.string());
-  } else {
-    lock = begin_run_folder(folder, loaded, needs_limits);
-    log_info("run folder " + folder.string());
-  }
-  link_main_job(folder, "train-1");
-  return lock;
 }
 
 /// The default recipe; it and what it names are found where they were installed too.
@@ -127,24 +104,6 @@ int finish_run(const CommandLine& line, const fs::path& folder, const RunRecord&
   return verdict.exit_code;
 }
 
-/// A training that was run to its end.
-bool has_ended(const fs::path& folder) {
-  return fs::exists(folder / "recipe.yaml") && !is_unfinished(folder) &&
-         read_job_progress(folder / "jobs" / "train-1").done();
-}
-
-fs::path output_of(const CommandLine& line, const Recipe& recipe) {
-  const auto given = line.value("output");
-  if (!given) return default_run_folder(recipe);
-  if (given->empty()) throw Error(ErrorKind::usage, "--output is empty; name a folder");
-  // Its name is handed to the ranks as JSON, which holds UTF-8 only.
-  const auto absolute = fs::absolute(*given).string();
-  if (parse_json(dump_json(absolute), "--output") != absolute) {
-    throw Error(ErrorKind::usage, "--output " + *given + " is not UTF-8; give another name");
-  }
-  return *given;
-}
-
 AcceptanceOutcome run_or_stop(const fs::path& folder, const Recipe& recipe, const JobDisplay& display) {
   try {
     return run_stages(folder, recipe, display, InterruptNote::noted);
@@ -158,8 +117,9 @@ AcceptanceOutcome run_or_stop(const fs::path& folder, const Recipe& recipe, cons
 int run_accept(const CommandLine& line) {
   const auto loaded = line.paths.empty() ? load_default(line) : load_from(line);
   if (line.has("dry-run")) return print_recipe(loaded, line);
-  const auto folder = output_of(line, loaded.recipe);
+  const auto folder = run_folder_of(loaded.recipe, line.value("output"));
   check_can_be_accepted(loaded.recipe);
+  find_rank_program();
   const InterruptNote note;
   const auto lock = open_run_folder(folder, loaded, /*needs_limits=*/true);
   const auto recipe = recipe_of_run(folder);
@@ -175,14 +135,9 @@ int run_train(const CommandLine& line) {
   const auto allowed = allowed_changes_of(line);
   const auto loaded = load_from(line);
   if (line.has("dry-run")) return print_recipe(loaded, line);
-  auto folder = output_of(line, loaded.recipe);
-  if (!line.has("output") && loaded.recipe.resume == "auto") {
-    const auto unfinished = find_unfinished_training("runs", recipe_hash(loaded.recipe));
-    if (unfinished) folder = *unfinished;
-  }
-  if (has_ended(folder)) {
-    check_same_recipe(folder, loaded.recipe, allowed);
-    log_info("nothing to do: the training in " + folder.string() + " has ended");
+  const auto folder = training_folder(loaded.recipe, line.value("output"));
+  find_rank_program();
+  if (has_ended(folder, loaded.recipe, allowed)) {
     if (line.has("json"))
       print(dump_json_pretty({{"exit_code", exit_done}, {"output", folder.string()}, {"seconds", 0}}));
     return exit_done;
@@ -223,7 +178,7 @@ int run_collective(const CommandLine& line) {
   loaded.recipe.name = "collective";
   loaded.recipe.accept.stages = {"collective"};
   if (line.has("dry-run")) return print_recipe(loaded, line);
-  const auto folder = output_of(line, loaded.recipe);
+  const auto folder = run_folder_of(loaded.recipe, line.value("output"));
   const InterruptNote note;
   find_rank_program();
   const auto lock = begin_run_folder(folder, loaded);

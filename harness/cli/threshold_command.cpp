@@ -59,12 +59,6 @@ std::string table_of(const Json& report) {
          (report["equal"] == true ? ": equal\n" : ": NOT equal\n");
 }
 
-fs::path output_of(const CommandLine& line, const Recipe& recipe) {
-  const auto given = line.value("output");
-  if (given && given->empty()) throw Error(ErrorKind::usage, "--output is empty; name a folder");
-  return given ? fs::path(*given) : default_run_folder(recipe);
-}
-
 }  // namespace
 
 int run_threshold(const CommandLine& line) {
@@ -78,7 +72,7 @@ int run_threshold(const CommandLine& line) {
   const auto prediction = predict_threshold(recipe, question);
   log_info("predicted: " + question.key + "=" + dump_json(prediction["predicted"]));
   std::optional<fs::path> folder;
-  if (!only_predict || line.has("output")) folder = output_of(line, recipe);
+  if (!only_predict || line.has("output")) folder = run_folder_of(recipe, line.value("output"));
   FileDescriptor lock;
   if (folder) lock = begin_run_folder(*folder, loaded, /*needs_limits=*/false);
   Json trials;

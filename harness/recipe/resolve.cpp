@@ -203,6 +203,9 @@ class Resolver {
              "is missing, and train.eval_interval " + std::to_string(train.eval_interval) + " needs held-out data");
     } else if (train.eval_interval == 0 && recipe_.data.eval_path) {
       warn("data.eval_path is not used: train.eval_interval is 0");
+    } else if (train.eval_interval > 0 && good({"data.format"}) && recipe_.data.format != DataFormat::text) {
+      refuse("data.eval_path", "is read as text, and data.format is " + std::string(name_of(recipe_.data.format)) +
+                                   "; write train.eval_interval: 0");
     }
   }
 

@@ -41,12 +41,11 @@ TEST(RunFolder, HoldsRecipeMachineAndLimitsAndReadsBackEqual) {
 TEST(RunFolder, ChecksumsAreThoseOfSha256sumAndTellAChange) {
   const TemporaryFolder folder;
   const auto run = folder.path / "run with a space";
-  begin_run_folder(run, tiny());
+  open_run_folder(run, tiny(), /*needs_limits=*/true);
   make_folders(run / "jobs/train-1/events");
   write_file_durably(run / "jobs/train-1/events/rank_00000.jsonl", "{}\n");
   write_file_durably(run / "jobs/odd\\name", "x");
   write_file_durably(run / "jobs/empty", "");
-  link_main_job(run, "train-1");
   write_checksums(run);
   EXPECT_TRUE(sha256sum_agrees(run));
   EXPECT_FALSE(is_unfinished(run));

@@ -67,6 +67,8 @@ TEST(Cli, UsageMistakesEndWithTwoAndNameTheNearest) {
       {{"validate", kTiny, "--nproc-per-node", "two"},
        "parallel.nproc_per_node: two is given, expected is a whole number"},
       {{"validate", "/nonexistent.yaml"}, "/nonexistent.yaml"},
+      {{"show", kTiny, "seed=3"}, "show takes one PATH, and \"seed=3\" is a second argument"},
+      {{"report", "runs/none", "accept.stages=[train]"}, "\"accept.stages=[train]\" is a second argument"},
       {{"show", std::string(300, 'x')}, std::string(300, 'x') + ": File name too long"},
       {{"report", std::string(300, 'x')}, std::string(300, 'x')},
   };

@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer.h"
 #include "tests/end_to_end/end_to_end.h"
 
 namespace assay {
@@ -20,6 +22,19 @@ std::set<std::string> keys_of(const Json& object) {
 }
 
 using Names = std::set<std::string>;
+
+using Collective = EndToEnd;
+
+// 1024 x 1024 elements are no multiple of 3.
+TEST_F(Collective, WorksForRanksThatDivideNothing) {
+  const auto result = assay({"collective", "--nproc-per-node", "3", "--json", "--output", run("three")});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto event = events(job("three", "collective-1"), rank, "collective").front();
+    EXPECT_EQ(event["num_wrong"], 0);
+    EXPECT_GE(event["elements"], 1024 * 1024);
+  }
+}
 
 class Estimate : public EndToEnd, public testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(NumProcesses, Estimate, testing::Values(1, 2), testing::PrintToStringParamName());
@@ -170,6 +185,46 @@ TEST_P(Verify, AMalformedReferenceIsAMistake) {
   const auto other = verify(source / "model.safetensors");
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("input_ids"));
+}
+
+class OneVerify : public Verify {
+ protected:
+  OneVerify() { copy_model("llama_gqa", "config.json"); }
+
+  const fs::path reference = folder.path / "reference.safetensors";
+};
+
+TEST_F(OneVerify, ReferencesWithoutATokenAreMistakes) {
+  for (const auto& shape : std::vector<std::vector<std::int64_t>>{{2, 0}, {0, 24}}) {
+    write_safetensors(reference, {{"input_ids", "I64", shape}, {"labels", "I64", shape}}, {});
+    const auto result = verify(reference);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(reference.string() + " holds no token"));
+  }
+}
+
+// What transformers makes of the same model in bf16 (tests/data/models/llama_gqa/case.json) is not what it makes in
+// fp32.
+TEST_F(OneVerify, ABf16ReferenceHasTolerancesOfItsOwn) {
+  const SafetensorsFile inputs(source / "expected.safetensors"), outputs(source / "expected_bf16.safetensors");
+  const auto tensor = [](const SafetensorsFile& file, const std::string& name, const std::string& as) -> TensorBytes {
+    const auto* info = file.find(name);
+    return {as, info->dtype, info->shape, file.bytes(*info).data(), info->size_bytes()};
+  };
+  write_safetensors(reference,
+                    {tensor(inputs, "input_ids", "input_ids"), tensor(inputs, "labels", "labels"),
+                     tensor(inputs, "loss", "loss"), tensor(outputs, "logits_bf16", "logits")},
+                    {});
+  const auto result = verify(reference, {"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto report = parse_json(result.out, "stdout");
+  EXPECT_EQ(report["tolerances"]["dtype"], "BF16");
+  const auto facts = parse_json(read_text_file(source / "case.json"), "case.json");
+  const auto& logits = report["tensors"][0];
+  EXPECT_NEAR(logits["max_abs_error"].get<double>(), facts["bf16"]["diff_to_fp32"]["max_abs"].get<double>(), 1e-4);
+  EXPECT_GT(logits["max_rel_error"].get<double>(), 1) << "of single logits near 0";
+  EXPECT_LT(logits["relative_l2_error"].get<double>(), 0.1);
+  EXPECT_EQ(verify(reference, {"--atol", "5e-5"}).exit_code, 1);
 }
 
 }  // namespace

@@ -211,11 +211,13 @@ TEST_F(Alone, TheWaitForTheOthersHasAnEnd) {
 
 // Skipping is for a step now and then: a run that only skipped measured nothing.
 TEST_F(Mistake, ARunOfNothingButOverflowsIsRejected) {
-  const auto result = assay(command("train", "run",
-                                    {"train.precision=fp16", "train.loss_scale.initial=1000000000000",
-                                     "train.max_steps=3", "parallel.nproc_per_node=1"}));
-  EXPECT_EQ(result.exit_code, 1) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("the fp16 gradients of all 3 steps overflowed"));
+  for (const char* attempt : {"first", "again, when all steps are made"}) {
+    const auto result = assay(command("train", "run",
+                                      {"train.precision=fp16", "train.loss_scale.initial=1000000000000",
+                                       "train.max_steps=3", "parallel.nproc_per_node=1"}));
+    EXPECT_EQ(result.exit_code, 1) << attempt << result.err;
+    EXPECT_THAT(result.err, HasSubstr("the fp16 gradients of all 3 steps overflowed")) << attempt;
+  }
   EXPECT_EQ(last_event(job("run"), 0, "step")["skipped"], true);
 }
 

@@ -66,6 +66,13 @@ TEST(Rules, RequiredKeys) {
   EXPECT_THAT(said({"train.eval_interval=5"}), ElementsAre(HasSubstr("data.eval_path: is missing")));
 }
 
+TEST(Rules, HeldOutDataIsText) {
+  EXPECT_THAT(said({"train.eval_interval=5", "data.eval_path=a"}),
+              ElementsAre(HasSubstr("data.eval_path: is read as text, and data.format is synthetic")));
+  EXPECT_THAT(said({"train.eval_interval=5", "data.eval_path=a", "data.path=b.safetensors", "data.format=auto"}),
+              ElementsAre(HasSubstr("data.format is batches")));
+}
+
 // B12: a global batch that is not the product is refused with the arithmetic.
 TEST(Rules, AGlobalBatchMustBeTheProduct) {
   EXPECT_THAT(
