@@ -160,6 +160,41 @@ void check_balance(const RunRecord& run, const std::vector<RankUtilization>& row
 
 }  // namespace
 
+namespace {
+
+/// From the second step on all steps are alike: if what is reserved still grows, cached memory is lost to
+/// fragmentation, and a longer run may end out of memory. Watched, not judged.
+void check_reserved_growth(const JobRecord& job, StageChecks& checks) {
+  std::int64_t largest = 0;
+  std::vector<int> ranks;
+  for (int rank = 0; rank < job.world_size(); ++rank) {
+    const auto steps = job.events(rank, "step", job.last_attempt());
+    const auto peak_of = [&](const Json* step) { return number_in(step, "peak_reserved_bytes"); };
+    if (steps.size() < 3) {
+      checks.add("reserved_growth", Status::skip, "fewer than three steps");
+      return;
+    }
+    const auto second = peak_of(steps[1]);
+    const auto last = peak_of(steps.back());
+    if (!second || !last) {
+      checks.missing("reserved_growth", "rank " + std::to_string(rank) + " does not say what its steps reserved");
+      return;
+    }
+    const auto growth = static_cast<std::int64_t>(*last - *second);
+    if (growth > 0) ranks.push_back(rank);
+    largest = std::max(largest, growth);
+  }
+  auto& result = checks.add("reserved_growth", Status::pass,
+                            largest > 0 ? "reserved bytes grow from step to step: look at the allocator's settings"
+                                        : "no step reserves more than the second");
+  result.measured = largest;
+  result.unit = "bytes";
+  result.ranks = ranks;
+  if (largest > 0) result.action = Action::watch;
+}
+
+}  // namespace
+
 std::vector<Result> evaluate_memory(const RunRecord& run) {
   const auto& job = undisturbed_job(run);
   StageChecks checks("memory", "jobs/" + (job.name.empty() ? "train-1" : job.name) + "/events");
@@ -170,6 +205,7 @@ std::vector<Result> evaluate_memory(const RunRecord& run) {
                    run.limits);
   judge_deviations(checks, "by_category", compare_all(job, dry_run, "by_category", "by_category"), run.limits);
   judge_deviations(checks, "by_phase", compare_all(job, dry_run, "by_phase", "by_phase"), run.limits);
+  check_reserved_growth(job, checks);
   check_formula(run, measured_peaks(job, "measured_allocated_bytes"), checks);
   check_capacity(run, measured_peaks(job, "measured_reserved_bytes"), checks);
   return checks.take();

@@ -92,6 +92,16 @@ TEST(Evaluation, TooLittleDeviceMemoryRejectsAndStartsNothing) {
   EXPECT_THAT(result_of(evaluate_run(run), "estimate.fits")->reason, HasSubstr("gives back what it keeps, 3 times"));
 }
 
+TEST(Evaluation, ReservedMemoryThatGrowsIsWatched) {
+  auto run = passing_run();
+  EXPECT_EQ(result_of(evaluate_run(run), "memory.reserved_growth")->measured, 0);
+  for_events(run.jobs["twin-1"], "step", [](Json& e) { e["peak_reserved_bytes"] = 1200 + e["step"].get<int>(); });
+  const auto result = result_of(evaluate_run(run), "memory.reserved_growth");
+  EXPECT_EQ(result->measured, kSteps - 2);
+  EXPECT_EQ(result->action, Action::watch);
+  EXPECT_EQ(verdict_of(evaluate_run(run)).exit_code, 0) << "it is watched, not judged";
+}
+
 TEST(Evaluation, APartOfTheStagesAcceptsNothingAndSaysSo) {
   auto run = passing_run();
   run.recipe.accept.stages = {"machine", "estimate"};

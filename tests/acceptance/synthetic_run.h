@@ -88,6 +88,7 @@ inline void add_attempt(std::vector<Json>& events, int rank, int attempt, std::i
          {"loss_tokens", 120},
          {"real_tokens", 124},
          {"skipped", false},
+         {"peak_reserved_bytes", 1200},
          {"step_seconds", 1.0},
          {"forward_seconds", 0.3},
          {"backward_seconds", 0.5},

@@ -118,6 +118,17 @@ TEST(AllocatorModel, AFreedBlockIsAllocatedNoMoreButActiveUntilTheOtherStreamIsD
   EXPECT_EQ(model.address(*model.allocate(2 * kMiB)), address);
 }
 
+TEST(AllocatorModel, APeakThatStartsAgainStartsAtWhatIsAlive) {
+  AllocatorModel model;
+  model.allocate(100 * kMiB);
+  model.free(*model.allocate(50 * kMiB));
+  model.reset_peaks();
+  EXPECT_EQ(model.statistics().allocated.peak, 100 * kMiB);
+  model.allocate(10 * kMiB);
+  EXPECT_EQ(model.statistics().allocated.peak, 110 * kMiB);
+  EXPECT_EQ(model.statistics().requested.peak, 110 * kMiB);
+}
+
 TEST(AllocatorModel, ASnapshotTakenOverGoesOnAlike) {
   for (const bool expandable : {false, true}) {
     AllocatorSettings settings;

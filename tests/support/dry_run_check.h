@@ -45,6 +45,7 @@ inline void expect_dry_run_equals_run(const Recipe& recipe, const ModelConfig& c
         const auto dry = dry_run(recipe, config, rank.rank, world_size, 3, true);
         EXPECT_TRUE(dry->events() == rank.ledger.events()) << first_difference(dry->events(), rank.ledger.events());
         EXPECT_EQ(dry->peak_bytes(), rank.ledger.peak_bytes());
+        EXPECT_EQ(dry->allocator().statistics().reserved.peak, rank.ledger.allocator().statistics().reserved.peak);
         EXPECT_EQ(dry->peak_by_category(), rank.ledger.peak_by_category());
         EXPECT_EQ(dry->peak_by_phase(), rank.ledger.peak_by_phase());
         EXPECT_GT(rank.ledger.events().size(), 100U);

@@ -93,6 +93,9 @@ const Case kCases[] = {
     {512, 1408, 1, 8, 4, 64, 4096, 4, 128, 2, 2, 1, 333, false},
     {64, 128, 2, 4, 2, 16, 101, 2, 16, 3, 3, 1, 1024, false},
     {64, 128, 2, 4, 2, 16, 101, 2, 16, 1, 4, 1, 1024, true, 0},
+    // Logits are most of the memory: all at once, and in chunks.
+    {32, 64, 1, 2, 2, 16, 50000, 1, 512, 1, 1, 1, 512, false},
+    {32, 64, 1, 2, 2, 16, 50000, 1, 512, 1, 1, 1, 64, false},
 };
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DryRunEqualsRun, ::testing::ValuesIn(kCases));
