@@ -44,9 +44,9 @@ TEST_P(Estimate, HasTheContractsFieldsAndIsWhatARunTakes) {
   const auto result = assay(Words{"estimate", recipe, "--json"} + options);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto estimate = parse_json(result.out, "stdout");
-  EXPECT_EQ(keys_of(estimate),
-            (Names{"parameters", "trainable_parameters", "world_size", "formula", "formula_moment", "dry_run", "device_memory_bytes",
-                   "fits", "headroom_bytes", "remedies", "seconds", "activation_checkpointing", "device", "attention"}));
+  EXPECT_EQ(keys_of(estimate), (Names{"parameters", "trainable_parameters", "world_size", "formula", "formula_moment",
+                                      "dry_run", "device_memory_bytes", "fits", "headroom_bytes", "remedies", "seconds",
+                                      "activation_checkpointing", "device", "attention"}));
   EXPECT_EQ(keys_of(estimate["formula"]),
             (Names{"weights", "gradients", "optimizer", "activations", "communication", "overhead", "total"}));
   EXPECT_EQ(keys_of(estimate["dry_run"]),
@@ -78,6 +78,8 @@ TEST_F(EndToEnd, AModelThatIsNotTrainedIsEstimatedByFormula) {
   EXPECT_THAT(refused.err, HasSubstr("by formula only"));
 }
 
+using Estimate70B = EndToEnd;
+
 TEST_P(Estimate, EndsWithOneIfItDoesNotFit) {
   const Words words{"estimate", recipe, "--json", "parallel.nproc_per_node=" + std::to_string(GetParam())};
   const auto small = assay(words + Words{"device_memory=1MiB"});
@@ -96,6 +98,23 @@ TEST_P(Estimate, EndsWithOneIfItDoesNotFit) {
   EXPECT_EQ(enough.exit_code, 0);
   EXPECT_EQ(parse_json(enough.out, "stdout")["fits"], true);
   EXPECT_EQ(parse_json(enough.out, "stdout")["headroom_bytes"], 0);
+}
+
+// Guide 1 and the byte table: Llama-3-70B, sequence 4096, micro batch 1, every block checkpointed, fsdp, cards of 80
+// GB. By division 14 cards hold the states; they do not hold the training.
+TEST_F(Estimate70B, FitsOn24CardsAndNotOn14) {
+  const auto estimate = [&](int cards) {
+    return assay({"estimate", ASSAY_SOURCE_DIR "/bench/recipes/estimate.yaml", "--json",
+                  "model.path=" ASSAY_SOURCE_DIR "/recipes/models/llama-3-70b", "data.sequence_length=4096",
+                  "train.precision=bf16", "train.activation_checkpointing=full", "parallel.strategy=fsdp",
+                  "device_memory=79GiB", "parallel.nproc_per_node=" + std::to_string(cards)});
+  };
+  const auto few = estimate(14);
+  EXPECT_EQ(few.exit_code, 1) << few.err;
+  EXPECT_EQ(parse_json(few.out, "stdout")["fits"], false);
+  const auto enough = estimate(24);
+  EXPECT_EQ(enough.exit_code, 0) << enough.err;
+  EXPECT_EQ(parse_json(enough.out, "stdout")["fits"], true);
 }
 
 class Verify : public EndToEnd, public testing::WithParamInterface<std::tuple<std::string, std::string>> {
