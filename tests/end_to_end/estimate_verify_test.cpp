@@ -174,10 +174,10 @@ TEST_P(Verify, EqualsWhatTransformersMade) {
   for (const auto& tensor : report["tensors"]) {
     const auto name = tensor["name"].get<std::string>();
     found.insert(name);
-    for (const char* key : {"max_abs_error", "max_rel_error", "cosine"})
+    for (const char* key : {"max_abs_error", "max_rel_error", "relative_l2_error", "cosine"})
       EXPECT_TRUE(tensor[key].is_number()) << name << key;
     const bool absolute = name == "logits";
-    EXPECT_LE(tensor[absolute ? "max_abs_error" : "max_rel_error"].get<double>(), absolute ? 5e-5 : 1e-4) << name;
+    EXPECT_LE(tensor[absolute ? "max_abs_error" : "relative_l2_error"].get<double>(), absolute ? 5e-5 : 1e-4) << name;
     EXPECT_NEAR(tensor["cosine"].get<double>(), 1, 1e-6) << name;
   }
   EXPECT_EQ(found, expected);

@@ -93,7 +93,7 @@ TEST_F(Mistake, DataThatOnlyTheRanksCanJudgeIsNamedByItsKeyAndNoResumeIsPromised
 
 TEST_F(Mistake, ALinkThatLeadsToItselfIsNamed) {
   const std::vector<std::pair<Words, std::string>> cases{
-      {command("train", "run", {"model.path=" + loop()}), loop() + "/config.json"},
+      {command("train", "run", {"model.path=" + loop()}), "model.path: " + loop()},
       {command("train", "run", {"data.path=" + loop()}), "data.path: " + loop()},
       {command("train", "run", {"data.eval_path=" + loop(), "train.eval_interval=5"}), "data.eval_path: " + loop()},
       {command("accept", "run", {"data.path=" + loop()}), "data.path: " + loop()},
@@ -129,7 +129,7 @@ TEST_F(Mistake, AJobOfWrongTypesIsNamedByItsField) {
       {"", "job on standard input: not valid JSON"},
       {"[1]", "the whole is [1], expected is an object"},
       {"{}", "kind is missing"},
-      {with("kind", 3), "kind is 3, expected is train, collective, verify or dry_run"},
+      {with("kind", 3), "kind is 3, expected is train, collective, verify, dry_run, fit_search or fit_trials"},
       {with("kind", "trian"), "kind is trian, expected is"},
       {with("recipe", "r.yaml"), "recipe is \"r.yaml\", expected is a recipe"},
       {with("recipe", nullptr), "recipe is null"},
