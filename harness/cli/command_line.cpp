@@ -25,7 +25,7 @@ struct OptionRow {
 const std::vector<OptionRow>& option_table() {
   static const std::vector<OptionRow> rows{
       {"nproc-per-node", "N", "processes on this machine, one for each device (the key parallel.nproc_per_node)"},
-      {"output", "DIR", "run folder (default: runs/<recipe>-<time>)"},
+      {"output", "DIR", "folder for what is written (of a run: runs/<recipe>-<time> unless told)"},
       {"vary", "KEY", "the recipe key whose largest value that fits is searched; a whole number"},
       {"step", "N", "only multiples of N are tried (default 1)"},
       {"predict-only", "", "by dry runs alone: starts no ranks, needs no device"},

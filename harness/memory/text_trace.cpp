@@ -75,6 +75,14 @@ class TextTraceReader {
     throw Error(ErrorKind::data, trace_.name + ":" + std::to_string(line_) + ": " + what);
   }
 
+  /// The start of a text for a message.
+  static std::string shown(std::string_view text) {
+    std::string start(text.substr(0, 40));
+    std::replace_if(
+        start.begin(), start.end(), [](unsigned char letter) { return letter < ' ' || letter > '~'; }, '?');
+    return start;
+  }
+
   static std::string hex(std::int64_t address) {
     std::array<char, 16> digits{};
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), address, 16).ptr;
@@ -87,8 +95,7 @@ class TextTraceReader {
     if (line[0] == '#') return read_header(line);
     const auto* form = std::find_if(kForms.begin(), kForms.end(), [&](const Form& f) { return f.letter == line[0]; });
     if (form == kForms.end() || (line.size() > 1 && line[1] != ' ')) {
-      fail("\"" + std::string(line.substr(0, 40)) +
-           "\" is no line of an allocator trace (letters: # I L A Q F S X M U E " +
+      fail("\"" + shown(line) + "\" is no line of an allocator trace (letters: # I L A Q F S X M U E " +
            "G B); a memory snapshot is a pickle of protocol 2 to 5 and starts with the byte 80 hex");
     }
     enter_section(form->section);
@@ -117,9 +124,9 @@ class TextTraceReader {
     std::int64_t value = 0;
     const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, base);
     if (text.empty() || code == std::errc::invalid_argument || end != text.data() + text.size())
-      fail(what + " \"" + std::string(text.substr(0, 40)) + "\" is no number" + (base == 16 ? " in hexadecimal" : ""));
+      fail(what + " \"" + shown(text) + "\" is no number" + (base == 16 ? " in hexadecimal" : ""));
     if (code != std::errc() || value < 0 || value > max)
-      fail(what + " " + std::string(text.substr(0, 40)) + " is out of range, allowed: 0 to " + std::to_string(max));
+      fail(what + " " + shown(text) + " is out of range, allowed: 0 to " + std::to_string(max));
     return value;
   }
 
@@ -136,14 +143,13 @@ class TextTraceReader {
       case 'k':
         return number(word, 10, "the stream", std::int64_t{1} << 62);
       case 'p':
-        if (word != "small" && word != "large")
-          fail("the pool is \"" + std::string(word) + "\", neither small nor large");
+        if (word != "small" && word != "large") fail("the pool is \"" + shown(word) + "\", neither small nor large");
         return word == "small";
       case 't':
         if (word == "inactive") return static_cast<int>(State::free);
         if (word == "active_allocated") return static_cast<int>(State::allocated);
         if (word == "active_pending_free" || word == "active_awaiting_free") return static_cast<int>(State::waiting);
-        fail("the block's state is \"" + std::string(word) + "\"");
+        fail("the block's state is \"" + shown(word) + "\"");
       default:
         return number(word, 10, "the flag", 1);
     }

@@ -114,6 +114,8 @@ class Rewinder {
 
   std::int64_t inferred_bytes(const Live& live, const SegmentTable::Segment& segment, std::int64_t room) const {
     const auto rounded = model_.round_bytes(live.requested_bytes);
+    // Rounded under settings that the recording does not tell.
+    if (rounded > room && live.requested_bytes <= room) return room;
     const auto max_split = trace_.settings.max_split_size_bytes;
     const bool never_split = max_split && rounded >= *max_split;
     const bool whole = rounded <= room && (never_split || room - rounded <= AllocatorModel::kSmallBytes);

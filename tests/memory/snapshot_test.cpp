@@ -129,6 +129,8 @@ std::string snapshot_of(const std::vector<Event>& events, std::int64_t block_byt
 TEST(Snapshot, ContradictionsAreNamedWithTheirByte) {
   EXPECT_EQ(refusal(snapshot_of({})), "accepted");
   EXPECT_EQ(refusal(snapshot_of({{"free_requested", 8192, 100}, {"free_completed", 8192, 100}})), "accepted");
+  // Sizes that no rounding known here gives.
+  EXPECT_EQ(refusal(snapshot_of({{"free_completed", 4608, 100}, {"free_completed", 4864, 100}})), "accepted");
   const std::vector<std::pair<std::string, std::string>> cases{
       {snapshot_of({{"free_completed", 8192, 100}, {"free_completed", 8192, 100}}), "this block is freed twice"},
       {snapshot_of({{"free_requested", 8192, 100}}), "this block should be waiting"},

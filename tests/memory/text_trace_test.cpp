@@ -35,6 +35,9 @@ TEST(TextTrace, AMistakeIsNamedWithItsLine) {
       {"A 100 512 0\nQ 100\nQ 100\n", "t:3: the block at 100 is freed twice"},
       {"A 100 512 0\nA 100 512 0\n", "t:2: a block at 100 is in use since line 1"},
       {"Z 100 512 0\n", "t:1: \"Z 100 512 0\" is no line of an allocator trace"},
+      {"\x7f"
+       "ELF\x02\x01",
+       "t:1: \"?ELF??\" is no line of an allocator trace"},
       {"hello\n", "t:1: \"hello\" is no line of an allocator trace"},
       {"A 100 5x2 0\n", "t:1: the size \"5x2\" is no number"},
       {"A zz 512 0\n", "t:1: the address \"zz\" is no number in hexadecimal"},
