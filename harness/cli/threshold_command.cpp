@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "harness/acceptance/checksums.h"
+#include "harness/acceptance/job_recipes.h"
 #include "harness/acceptance/rank_program.h"
 #include "harness/acceptance/run_folder.h"
 #include "harness/acceptance/threshold.h"
@@ -66,6 +67,7 @@ int run_threshold(const CommandLine& line) {
   const bool only_predict = line.has("predict-only");
   const auto loaded = load_from(line, /*runs=*/!only_predict);
   if (line.has("dry-run")) return print_recipe(loaded, line);
+  if (!only_predict) check_inputs(loaded.recipe);
   const SystemClock clock;
   const double start = clock.wall_seconds();
   const auto& recipe = loaded.recipe;
