@@ -49,13 +49,13 @@ std::optional<MemoryLedger::Block> MemoryLedger::allocate(std::int64_t bytes) {
     origins_.push_back({block_bytes, operation_, unit_});
   }
   note_peak();
-  if (history_) note_in_history(AllocationHistory::Action::allocate, block);
+  if (keeping_history_) note_in_history(AllocationHistory::Action::allocate, block);
   return block;
 }
 
 void MemoryLedger::release(const Block& block) {
   const std::int64_t block_bytes = allocator_.block_bytes(block.id);
-  if (history_) note_in_history(AllocationHistory::Action::free, block);
+  if (keeping_history_) note_in_history(AllocationHistory::Action::free, block);
   allocator_.free(block.id);
   MemoryCategory category = block.category;
   if (block.undecided) {
@@ -130,6 +130,7 @@ void MemoryLedger::set_unit(int unit) {
 
 void MemoryLedger::keep_history(std::size_t max_entries) {
   history_.emplace(max_entries);
+  keeping_history_ = true;
   allocator_.set_segment_listener(
       [this](const SegmentEvent& event) { history_->add(event, allocator_.statistics(), history_label()); });
 }
@@ -169,7 +170,9 @@ void MemoryLedger::note_refusal(std::int64_t bytes) {
   state.capacity_bytes = allocator_.settings().capacity_bytes;
   state.largest_free_block_bytes = allocator_.largest_free_block_bytes();
   state.segments = allocator_.segments();
-  if (!history_) return;
+  if (!keeping_history_) return;
+  keeping_history_ = false;
+  allocator_.set_segment_listener({});
   AllocationHistory::Entry entry;
   entry.action = AllocationHistory::Action::out_of_memory;
   entry.label = history_label();

