@@ -39,7 +39,6 @@ const std::vector<Row>& not_built_table() {
       {"accept.stages", {"machine", "estimate", "collective", "single", "train", "memory", "utilization"}},
       {"plan.", {}},
       {"inference.", {}},
-      {"allocator.", {}},
   };
   return rows;
 }

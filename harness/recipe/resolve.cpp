@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -35,6 +37,7 @@ class Resolver {
     check_parallel();
     check_precision();
     check_steps();
+    check_allocator();
     check_name();
     refuse_not_built();  // what was only resolved to such a value
   }
@@ -207,6 +210,12 @@ class Resolver {
       refuse("data.eval_path", "is read as text, and data.format is " + std::string(name_of(recipe_.data.format)) +
                                    "; write train.eval_interval: 0");
     }
+  }
+
+  void check_allocator() {
+    const auto divisions = recipe_.allocator.roundup_power2_divisions;
+    if (!divisions || std::has_single_bit(static_cast<std::uint64_t>(*divisions))) return;
+    refuse("allocator.roundup_power2_divisions", std::to_string(*divisions) + " is no power of two");
   }
 
   void check_name() {

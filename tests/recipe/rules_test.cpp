@@ -164,30 +164,16 @@ TEST(Rules, StagesAndNames) {
   EXPECT_THAT(said({"accept.stages=[trian]"}), ElementsAre(HasSubstr("unknown stage trian; did you mean train?")));
   EXPECT_THAT(said({"accept.stages=[train, train]"}), ElementsAre(HasSubstr("named twice")));
   EXPECT_THAT(said({"accept.stages=[]"}), ElementsAre(HasSubstr("the list is empty")));
+  EXPECT_THAT(said({"allocator.roundup_power2_divisions=3"}), ElementsAre(HasSubstr("3 is no power of two")));
   EXPECT_THAT(said({"name=../x"}), ElementsAre(HasSubstr("part of the run folder's name")));
 }
 
 TEST(Rules, PartsThatAreNotBuiltAreRefused) {
-  for (const char* word : {"mode=lora",
-                           "mode=inference",
-                           "device=cuda",
-                           "model.attention=math",
-                           "data.format=jsonl",
-                           "data.packing=false",
-                           "tokenizer.path=some/folder",
-                           "optimizer.name=sgd",
-                           "parallel.backend=nccl",
-                           "parallel.cpu_binding=none",
-                           "checkpoint.minutes=5",
-                           "checkpoint.keep_best=true",
-                           "checkpoint.async=true",
-                           "checkpoint.path=x",
-                           "lora.r=16",
-                           "plan.tokens=1e9",
-                           "inference.batch_size=2",
-                           "allocator.max_split_size=64MiB",
-                           "train.epochs=2",
-                           "accept.stages=[train, drill]"}) {
+  for (const char* word :
+       {"mode=lora", "mode=inference", "device=cuda", "model.attention=math", "data.format=jsonl", "data.packing=false",
+        "tokenizer.path=some/folder", "optimizer.name=sgd", "parallel.backend=nccl", "parallel.cpu_binding=none",
+        "checkpoint.minutes=5", "checkpoint.keep_best=true", "checkpoint.async=true", "checkpoint.path=x", "lora.r=16",
+        "plan.tokens=1e9", "inference.batch_size=2", "train.epochs=2", "accept.stages=[train, drill]"}) {
     const auto lines = said({word, "data.path=a.txt"});
     EXPECT_THAT(lines, Contains(HasSubstr("not supported by this version"))) << word;
   }
@@ -199,8 +185,8 @@ TEST(Rules, PartsThatAreNotBuiltAreRefused) {
   EXPECT_THAT(said({"optimizer.name=sgd"}),
               ElementsAre("command line: optimizer.name: sgd is not supported by this version (supported: adamw)"));
   EXPECT_THAT(said({"lora.r=8", "plan.runs=1", "lora.target_modules=[q_proj, v_proj]"}), IsEmpty());
-  for (const char* word :
-       {"schedule.name=wsd", "data.shuffle=false", "model.init=load", "model.attention=flash", "mode=full"}) {
+  for (const char* word : {"schedule.name=wsd", "data.shuffle=false", "model.init=load", "model.attention=flash",
+                           "mode=full", "allocator.max_split_size=64MiB", "allocator.roundup_power2_divisions=4"}) {
     EXPECT_THAT(said({word}), IsEmpty()) << word;
   }
   ResolveFacts gpu;
@@ -240,6 +226,23 @@ TEST(Rules, AMistakeInOneKeyBringsNoOtherAboutIt) {
               ElementsAre(HasSubstr("train.micro_batch_size: x")));
   EXPECT_THAT(RecipeFile("model: {path: m}\ndata: {path: a}\ntokenizer: bytes\n").mistakes(),
               ElementsAre("r.yaml:3:12: tokenizer: bytes is given, expected is a section: tokenizer: {path: ...}"));
+}
+
+TEST(Rules, AResolvedRecipeIsChangedUnderTheSameRules) {
+  Recipe recipe = RecipeFile(kSmall).load({"parallel.nproc_per_node=2"}).recipe;
+  EXPECT_EQ(with_overrides(recipe, {}), recipe);
+  try {
+    with_overrides(recipe, {"train.micro_batch_size=3", "data.sequence_length=1"});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::recipe);
+    EXPECT_THAT(error.what(), HasSubstr("command line: data.sequence_length: 1"));
+  }
+  EXPECT_THROW(with_overrides(recipe, {"train.micro_batch_size=3"}), Error);  // not the global batch that was resolved
+  recipe.train.global_batch_size.reset();
+  const auto changed = with_overrides(recipe, {"train.micro_batch_size=3", "model.config.num_hidden_layers=7"});
+  EXPECT_EQ(changed.train.global_batch_size, 3 * recipe.train.gradient_accumulation_steps * 2);
+  EXPECT_EQ(changed.model.config, R"({"num_hidden_layers":7})");
 }
 
 }  // namespace
