@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "harness/core/error.h"
+#include "harness/core/memory_scope.h"
 
 namespace assay {
 namespace {
@@ -53,6 +54,13 @@ void check_heads(const ModelConfig& config, ops::AttentionKernel kernel) {
                                      "; the model's head_dim is " + std::to_string(config.head_dim));
 }
 
+// After an error autograd's queue holds what was still to be done, with its gradients, until the next backward on this
+// thread throws it out.
+void drop_pending_gradients(const at::Tensor& loss) {
+  const UntrackedScope untracked;
+  loss.detach().requires_grad_().backward();
+}
+
 }  // namespace
 
 std::int64_t Parameter::numel() const {
@@ -71,18 +79,18 @@ Transformer::Transformer(const ModelConfig& config, const TransformerOptions& op
   }
   check_heads(config, options.kernels.attention);
   const auto frequencies = rotary_frequencies(config.rope, config.head_dim);
-  std::vector<float> cos;
-  std::vector<float> sin;
-  for (std::int64_t position = 0; position < options.sequence_length; ++position) {
-    for (const float frequency : frequencies) {
-      const float angle = static_cast<float>(position) * frequency;
-      cos.push_back(std::cos(angle));
-      sin.push_back(std::sin(angle));
-    }
-  }
-  const std::vector<std::int64_t> shape{options.sequence_length, 1, static_cast<std::int64_t>(frequencies.size())};
-  cos_ = device.upload(cos, shape);
-  sin_ = device.upload(sin, shape);
+  const auto table = [&](float (*function)(float)) {
+    const auto values = [&] {
+      std::vector<float> result;
+      for (std::int64_t position = 0; position < options.sequence_length; ++position) {
+        for (const float frequency : frequencies) result.push_back(function(static_cast<float>(position) * frequency));
+      }
+      return result;
+    };
+    return device.upload(values, {options.sequence_length, 1, static_cast<std::int64_t>(frequencies.size())});
+  };
+  cos_ = table(std::cos);
+  sin_ = table(std::sin);
 }
 
 at::Tensor Transformer::attention(const Unit& unit, const at::Tensor& x, ActivationTape* tape) const {
@@ -194,7 +202,12 @@ at::Tensor Transformer::loss(const at::Tensor& input_ids, const at::Tensor& targ
 }
 
 void Transformer::backward(const at::Tensor& loss) const {
-  loss.backward();
+  try {
+    loss.backward();
+  } catch (...) {
+    drop_pending_gradients(loss);
+    throw;
+  }
   if (hooks_ != nullptr) hooks_->after_backward(0);
 }
 

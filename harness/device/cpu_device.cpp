@@ -20,6 +20,9 @@ class CpuDevice final : public Device {
   at::Tensor upload(const std::vector<float>& values, at::IntArrayRef shape) override {
     return copy(values, shape, at::kFloat);
   }
+  at::Tensor upload(const std::function<std::vector<float>()>& values, at::IntArrayRef shape) override {
+    return copy(values(), shape, at::kFloat);
+  }
   at::Tensor upload(const std::vector<std::int64_t>& values, at::IntArrayRef shape) override {
     return copy(values, shape, at::kLong);
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ class Device {
 
   /// A new fp32 tensor of this shape on the device with these values.
   virtual at::Tensor upload(const std::vector<float>& values, at::IntArrayRef shape) = 0;
+
+  /// The same with values that are computed only where there is memory for them: not in a dry run.
+  virtual at::Tensor upload(const std::function<std::vector<float>()>& values, at::IntArrayRef shape) = 0;
 
   /// A new int64 tensor of this shape on the device with these values.
   virtual at::Tensor upload(const std::vector<std::int64_t>& values, at::IntArrayRef shape) = 0;

@@ -18,6 +18,9 @@ class MetaDevice final : public Device {
   at::Tensor upload(const std::vector<float>& /*values*/, at::IntArrayRef shape) override {
     return empty(shape, at::kFloat);
   }
+  at::Tensor upload(const std::function<std::vector<float>()>& /*values*/, at::IntArrayRef shape) override {
+    return empty(shape, at::kFloat);
+  }
   at::Tensor upload(const std::vector<std::int64_t>& /*values*/, at::IntArrayRef shape) override {
     return empty(shape, at::kLong);
   }

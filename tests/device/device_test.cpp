@@ -20,6 +20,8 @@ TEST(CpuDevice, ValuesGoUpAndComeBack) {
   EXPECT_TRUE(at::equal(floats, at::arange(1, 7, at::kFloat).view({2, 3})));
   const at::Tensor ids = device->upload(std::vector<std::int64_t>{7, -100}, {2});
   EXPECT_TRUE(at::equal(ids, at::tensor({7, -100}, at::kLong)));
+  const at::Tensor computed = device->upload([] { return std::vector<float>{1, 2}; }, {2, 1});
+  EXPECT_TRUE(at::equal(computed, at::arange(1, 3, at::kFloat).view({2, 1})));
   EXPECT_EQ(make_cpu_device(1)->torch_device().type(), c10::kCPU);
 }
 
@@ -34,6 +36,8 @@ TEST(MetaDevice, HasShapesAndTypesAndReadsZeros) {
   EXPECT_EQ(floats.scalar_type(), at::kFloat);
   EXPECT_EQ(ids.scalar_type(), at::kLong);
   EXPECT_EQ(device->read(doubles), (std::vector<double>{0, 0, 0}));
+  const auto not_called = []() -> std::vector<float> { throw std::logic_error("values of a dry run"); };
+  EXPECT_EQ(device->upload(not_called, {2, 3}).sizes(), floats.sizes());
 }
 
 // What one operator allocates and gives back, in order, and the shapes and strides of its results.

@@ -25,6 +25,9 @@ class RecordingDevice final : public Device {
   c10::Device torch_device() const override { return c10::Device(c10::kCPU); }
   at::Tensor upload(const std::vector<double>& values) override { return cpu_->upload(values); }
   at::Tensor upload(const std::vector<float>& values, at::IntArrayRef shape) override {
+    return cpu_->upload(values, shape);
+  }
+  at::Tensor upload(const std::function<std::vector<float>()>& values, at::IntArrayRef shape) override {
     tables.push_back(cpu_->upload(values, shape));
     return tables.back();
   }

@@ -219,12 +219,15 @@ TEST(FakeCommunicator, SumsInPlaceWhereItIsAskedTo) {
   const ManualClock clock;
   const auto communicator = make_fake_communicator(1, 3, clock, /*sums_in_place=*/true);
   const at::Tensor tensor = tensor_of({1, 2, 3, 4, 5, 6});
-  const auto ledger = std::make_shared<MemoryLedger>();
-  const LedgerScope scope(ledger);
-  EXPECT_FALSE(communicator->reduction_buffer(tensor).defined());
   communicator->reduce_scatter_in_place(tensor);
   EXPECT_EQ(floats_of(tensor), (std::vector<float>{1, 2, 9, 12, 5, 6}));
   EXPECT_EQ(communicator->totals().bytes_sent, 2 * 2 * 4);
+
+  const at::Tensor meta = at::zeros({6}, at::kMeta);
+  const auto ledger = std::make_shared<MemoryLedger>();
+  const LedgerScope scope(ledger);
+  EXPECT_FALSE(communicator->reduction_buffer(meta).defined());
+  communicator->reduce_scatter_in_place(meta);
   EXPECT_EQ(ledger->num_events(), 0);
 }
 
