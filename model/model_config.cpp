@@ -61,9 +61,8 @@ RopeParameters read_rope(ConfigReader& top) {
 
 const std::set<std::string>& harmless_keys() {
   static const std::set<std::string> keys{
-      "architectures", "attention_dropout",    "bos_token_id", "eos_token_id",  "pad_token_id",    "dtype",
-      "torch_dtype",   "transformers_version", "use_cache",    "_name_or_path", "tokenizer_class", "auto_map",
-      "max_length"};
+      "architectures",        "bos_token_id", "eos_token_id",  "pad_token_id",    "dtype",    "torch_dtype",
+      "transformers_version", "use_cache",    "_name_or_path", "tokenizer_class", "auto_map", "max_length"};
   return keys;
 }
 
@@ -120,6 +119,7 @@ void read_llama_family(ModelConfig& config, ConfigReader& keys) {
   check_shape(config, keys);
   read_sliding_window(config, keys);
   keys.require("hidden_act", "silu");
+  keys.require("attention_dropout", 0.0);
   keys.require("attention_bias", false);
   keys.require("mlp_bias", false);
   keys.require("pretraining_tp", 1);
@@ -258,7 +258,7 @@ ModelConfig load_model_config(const std::filesystem::path& folder, const std::st
   for (const auto& item : changes.items()) {
     if (!json.contains(item.key())) added.push_back(item.key());
   }
-  json.update(changes);
+  json.update(changes, /*merge_objects=*/true);
   return read_config(json, path.string() + " with model.config " + dump_json(changes), ErrorKind::recipe, added);
 }
 

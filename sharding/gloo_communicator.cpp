@@ -149,8 +149,8 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
-  GlooMailbox mailbox_;
   std::array<std::vector<CallHeader>, 2> headers_;  // by rank, of the operation that runs and of the next
+  GlooMailbox mailbox_;                             // writes into them as long as it lives
   OperationQueue queue_;                            // ends first
 };
 

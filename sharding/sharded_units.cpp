@@ -48,7 +48,11 @@ void ShardedUnits::begin_step() {
 
 void ShardedUnits::before_forward(std::size_t unit) {
   const BelowAutograd below;
-  const auto end = std::min(units_.size(), unit + static_cast<std::size_t>(options_.units_in_flight));
+  // A tied head needs the first unit once more: nothing comes after it.
+  const bool comes_back = unit < forward_at_;
+  const auto in_flight = comes_back ? 1 : static_cast<std::size_t>(options_.units_in_flight);
+  forward_at_ = comes_back ? 0 : unit;
+  const auto end = std::min(units_.size(), unit + in_flight);
   for (std::size_t next = unit; next < end; ++next) start_gather(next);
   finish_gather(unit);
 }
@@ -87,6 +91,12 @@ void ShardedUnits::after_backward(std::size_t unit) {
   group->start_reduce();
   sums_due_.push_back(group);
   if (most_pending == 0) finish_oldest_sum();
+  // A copy in another dtype is memory that units_in_flight bounds too.
+  const bool sends_copies = options_.reduce_dtype != options_.gradient_dtype;
+  while (sends_copies && gathers_due_.size() > most_pending) {
+    gathers_due_.front()->finish_reduce();
+    gathers_due_.pop_front();
+  }
 }
 
 void ShardedUnits::end_micro_step() {

@@ -36,7 +36,10 @@ class ShardedUnits {
   void begin_step();
 
   /// `last`: the last micro-step of the step, in which gradients that are whole are summed over the ranks.
-  void begin_micro_step(bool last) { last_micro_step_ = last; }
+  void begin_micro_step(bool last) {
+    last_micro_step_ = last;
+    forward_at_ = 0;
+  }
 
   void before_forward(std::size_t unit);
   void after_forward(std::size_t unit);
@@ -64,6 +67,7 @@ class ShardedUnits {
   std::deque<FlatGroup*> sums_due_;     ///< parts are on their way
   std::deque<FlatGroup*> gathers_due_;  ///< sums are on their way
   bool last_micro_step_ = true;
+  std::size_t forward_at_ = 0;  ///< the unit that forward has reached; 0 after its end
 };
 
 }  // namespace assay

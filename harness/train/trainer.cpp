@@ -326,6 +326,7 @@ EvalRecord Trainer::evaluate(const RowSource& rows) {
   const at::Tensor all = at::empty({batch_shape_.world_size}, loss.options());
   parts_.communicator.all_gather(all, loss);
   for (const double value : parts_.device.read(all)) record.loss += value;
+  units_.begin_step();  // what the last unit left gathered is no part of a step
   enter(Phase::update);
   record.seconds = parts_.clock.wall_seconds() - start;
   return record;

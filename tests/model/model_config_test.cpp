@@ -190,6 +190,15 @@ TEST(ModelConfig, OverridesWinOverTheFileAndAreNamedInErrors) {
   EXPECT_NO_THROW(load(changed(R"({"a_note": 1})"), R"({"a_note": 2})"));  // the file has it
 }
 
+TEST(ModelConfig, AnOverrideInsideAnObjectLeavesItsOtherKeys) {
+  const auto file =
+      changed(R"({"rope_theta": "absent", "rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0,
+      "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})");
+  auto expected = load(file).rope;
+  expected.factor = 16;
+  EXPECT_EQ(load(file, R"({"rope_parameters": {"factor": 16.0}})").rope, expected);
+}
+
 TEST(ModelConfig, WhatIsNotComputedIsRefusedByKeyAndValue) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"model_type": "mixtral"})", "model_type: \"mixtral\""},
@@ -200,6 +209,7 @@ TEST(ModelConfig, WhatIsNotComputedIsRefusedByKeyAndValue) {
       {R"({"num_local_experts": 8})", "num_local_experts: 8"},
       {R"({"sliding_window": 4096})", "sliding_window: 4096"},
       {R"({"quantization_config": {"bits": 4}})", "quantization_config: {\"bits\":4}"},
+      {R"({"attention_dropout": 0.1})", "attention_dropout: 0.1"},
       {R"({"pretraining_tp": 2})", "pretraining_tp: 2"}};
   for (const auto& [changes, named] : cases)
     EXPECT_THAT(refusal_of(changes), AllOf(HasSubstr("config.json"), HasSubstr(named)));

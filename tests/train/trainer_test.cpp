@@ -72,6 +72,26 @@ TEST(Trainer, EvaluationLeavesTheTrainingStateAsItWasAndRepeatsItself) {
   });
 }
 
+// Also where units stay gathered (no resharding), and where a tied head needs the first unit once more.
+TEST(Trainer, EvaluationLeavesNothingGathered) {
+  for (const bool tied : {false, true}) {
+    SCOPED_TRACE(tied);
+    auto recipe = tiny_recipe(1);
+    recipe.parallel.strategy = StrategyName::fsdp;
+    recipe.parallel.reshard_after_forward = tied;
+    auto config = small_model_config();
+    config.tie_word_embeddings = tied;
+    run_trainers(recipe, config, 1, 0, [&](TestRank rank) {
+      rank.trainer.step();
+      const auto before = rank.ledger.by_category();
+      const auto update_peak = rank.ledger.peak_by_phase()[static_cast<std::size_t>(Phase::update)];
+      rank.trainer.evaluate(*make_synthetic_rows(recipe.data.sequence_length, config.vocab_size, 1));
+      EXPECT_EQ(rank.ledger.by_category(), before);
+      EXPECT_EQ(rank.ledger.peak_by_phase()[static_cast<std::size_t>(Phase::update)], update_peak);
+    });
+  }
+}
+
 // A run that evaluates and one that does not must train alike.
 TEST(Trainer, EvaluationChangesNoLaterLoss) {
   const TemporaryFolder folder;
