@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::int64_t kWarp = 32;
 
+bool is_hopper_or_newer(const CudaCard& card) { return card.compute_capability >= 90; }
+
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t multiple) { return ceil_div(a, multiple) * multiple; }
 
@@ -43,7 +45,7 @@ CudaCard cuda_card(int compute_capability) {
 
 std::int64_t cublas_workspace_bytes(const CudaCard& card) {
   constexpr std::int64_t kib = 1024;
-  return card.compute_capability >= 90 ? 8 * 4096 * kib : 2 * 4096 * kib + 8 * 16 * kib;
+  return is_hopper_or_newer(card) ? 8 * 4096 * kib : 2 * 4096 * kib + 8 * 16 * kib;
 }
 
 CudaReductionScratch cuda_reduction_scratch(const CudaReduction& reduction, const CudaCard& card) {
@@ -128,12 +130,13 @@ std::int64_t efficient_workspace_bytes(const CudaAttention& attention, bool is_h
 std::int64_t norm_backward_partial_rows(std::int64_t rows, std::int64_t columns, const CudaCard& card) {
   constexpr std::int64_t many_rows = 64 * 1024;
   constexpr std::int64_t rows_per_block = 32;
+  constexpr std::int64_t most_sums = std::int64_t{1} << 20;
   if (rows <= many_rows || columns / kWarp >= card.num_multiprocessors / 2) return 0;
-  return ceil_div(rows, rows_per_block);
+  return std::min(ceil_div(rows, rows_per_block), most_sums / columns);
 }
 
-std::int64_t cub_sort_pairs_bytes(std::int64_t count) {
-  constexpr std::int64_t pairs_per_tile = 4608;
+std::int64_t cub_sort_pairs_bytes(std::int64_t count, const CudaCard& card) {
+  const std::int64_t pairs_per_tile = is_hopper_or_newer(card) ? 4608 : 3840;
   constexpr std::int64_t digits = 256;
   constexpr std::int64_t passes = 8;
   const std::int64_t second_copy = 2 * round_up(8 * count, kCubAlignment);
@@ -142,8 +145,8 @@ std::int64_t cub_sort_pairs_bytes(std::int64_t count) {
   return second_copy + histograms + tile_counters + kCubAlignment + kCubAlignment - 1;
 }
 
-std::int64_t cub_unique_bytes(std::int64_t count) {
-  constexpr std::int64_t numbers_per_tile = 4480;
+std::int64_t cub_unique_bytes(std::int64_t count, const CudaCard& card) {
+  const std::int64_t numbers_per_tile = is_hopper_or_newer(card) ? 4480 : 1792;
   return cub_scan_bytes(ceil_div(count, numbers_per_tile));
 }
 
@@ -155,6 +158,14 @@ std::int64_t cub_sum_bytes(std::int64_t count) {
 std::int64_t embedding_max_partial_sums(std::int64_t tokens, std::int64_t num_rows) {
   constexpr std::int64_t tokens_per_thread = 10;
   return tokens / tokens_per_thread + std::min(tokens, num_rows);
+}
+
+bool embedding_adds_into_rows(std::int64_t tokens, std::int64_t num_rows, std::int64_t columns, const CudaCard& card) {
+  constexpr std::int64_t most_threads = 1024;
+  constexpr std::int64_t waves = 4;
+  const std::int64_t threads = round_up(columns, kWarp);
+  const std::int64_t blocks = ceil_div(num_rows * threads, std::min(threads, most_threads));
+  return blocks < waves * card.num_multiprocessors && embedding_max_partial_sums(tokens, num_rows) > waves * blocks;
 }
 
 }  // namespace assay

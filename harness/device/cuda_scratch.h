@@ -59,7 +59,9 @@ inline constexpr CudaScratchRow kCudaScratchRows[] = {
      "more than 65536 rows and few columns: fp32 partial sums of each 32 rows, for each gradient of a weight",
      "aten/src/ATen/native/cuda/layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel"},
     {"embedding_dense_backward",
-     "more than 3072 tokens: sorted tokens and their places, sort and scan buffers of CUB, fp32 partial sums",
+     "more than 3072 tokens: sorted tokens and their places, sort and scan buffers of CUB, fp32 partial sums; of very "
+     "few "
+     "rows: fp32 rows",
      "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu; golden 12"},
 };
 
@@ -104,11 +106,14 @@ std::int64_t norm_backward_partial_rows(std::int64_t rows, std::int64_t columns,
 
 /// Up to so many tokens embedding_dense_backward takes no scratch.
 inline constexpr std::int64_t kEmbeddingMaxUnsortedTokens = 3072;
-/// CUB's buffers to sort so many pairs of 64-bit numbers, to find the first of equal ones, and to sum.
-std::int64_t cub_sort_pairs_bytes(std::int64_t count);
-std::int64_t cub_unique_bytes(std::int64_t count);
+/// CUB's buffers to sort so many pairs of 64-bit numbers, to find the first of equal ones, and to sum. Tile sizes are
+/// those of 8.0 and 9.0; older cards count as the one, newer as the other.
+std::int64_t cub_sort_pairs_bytes(std::int64_t count, const CudaCard& card);
+std::int64_t cub_unique_bytes(std::int64_t count, const CudaCard& card);
 std::int64_t cub_sum_bytes(std::int64_t count);
 /// Partial sums, one for each 10 tokens and one for each different token.
 std::int64_t embedding_max_partial_sums(std::int64_t tokens, std::int64_t num_rows);
+/// True if they are so many for so few rows that they are added into the rows at once and not kept.
+bool embedding_adds_into_rows(std::int64_t tokens, std::int64_t num_rows, std::int64_t columns, const CudaCard& card);
 
 }  // namespace assay

@@ -18,7 +18,8 @@ bool is_held_once(const Tensor& tensor) {
 }
 
 Tensor add(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
-  if (is_between_nodes() && !at::GradMode::is_enabled() && is_held_once(self) && self.sizes() == other.sizes()) return self;
+  if (is_between_nodes() && !at::GradMode::is_enabled() && is_held_once(self) && self.sizes() == other.sizes())
+    return self;
   return at::meta::add(self, other, alpha);
 }
 

@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "harness/device/meta_target.h"
+
 namespace assay {
 namespace {
 
@@ -47,7 +49,8 @@ class TrackingCpuAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
-    BlockHeader header = BlockHeader::begin(bytes);
+    // Numbers and staging of a dry run for CUDA are host memory, not the device's.
+    BlockHeader header = meta_card() ? BlockHeader() : BlockHeader::begin(bytes);
     void* base = nullptr;
     try {
       base = c10::alloc_cpu(bytes + kHeaderBytes);
