@@ -136,7 +136,7 @@ TEST_F(ThresholdAnswer, ACapacityForNothingIsARejection) {
 
 // For a card that is not here: what fits is by the dry run that `estimate` shows, and the next multiple does not fit.
 TEST_F(ThresholdAnswer, APredictionForCudaAgreesWithTheEstimate) {
-  const Words plan{"device=cuda", "device_memory=4GB", "train.precision=bf16", "parallel.nproc_per_node=1",
+  const Words plan{"device=cuda", "device_memory=1GB", "train.precision=bf16", "parallel.nproc_per_node=1",
                    "model.config.max_position_embeddings=1048576"};
   const auto result = ask("data.sequence_length", plan + Words{"--step", "1024", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

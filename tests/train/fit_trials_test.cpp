@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 
 #include "harness/core/event.h"
 #include "harness/launch/rendezvous.h"
@@ -46,6 +47,7 @@ class FitTrials : public testing::Test {
 
   /// The search over train.micro_batch_size by two ranks with these capacities.
   void search(std::int64_t start, std::vector<std::int64_t> capacities) {
+    std::signal(SIGPIPE, SIG_IGN);  // as assay-rank does: a rank that is gone is an error of the others
     const auto socket = listen_on("127.0.0.1", 0);
     run_ranks(2, [&](int rank) {
       Job job;
