@@ -34,7 +34,7 @@ Layout layout_of(const Recipe& recipe, std::int64_t world_size) {
   layout.world_size = world_size;
   layout.strategy = recipe.parallel.strategy.value_or(StrategyName::none);
   const bool pure = recipe.train.precision == Precision::pure_bf16;
-  layout.moment = bytes_of(recipe.optimizer.moment_dtype.value_or(pure ? FloatType::bf16 : FloatType::fp32));
+  layout.moment = bytes_of(recipe.optimizer.moment_dtype.value_or(FloatType::fp32));
   layout.wire = bytes_of(recipe.parallel.reduce_dtype);
   if (recipe.train.precision == Precision::fp32) return layout;
   layout.weight = kBf16;
@@ -115,13 +115,11 @@ class Traffic {
       : recipe_(recipe), config_(config), units_(units), layout_(layout) {}
 
   std::int64_t at_loss() const {
-    if (!recipe_.parallel.reshard_after_forward) {
-      return gathered(units_.embedding) + gathered(units_.blocks) + gathered(units_.head) + gradient(head_table());
-    }
-    // A head that reads the embedding takes it as the first unit of a forward pass, those after it ahead.
-    const std::int64_t ahead = std::min(recipe_.parallel.units_in_flight - 1, config_.num_hidden_layers);
-    const std::int64_t embedding = gathered(units_.embedding) + ahead * gathered(units_.block);
-    return gathered(units_.head) + (config_.tie_word_embeddings ? embedding : 0) + gradient(head_table());
+    const bool tied = config_.tie_word_embeddings;
+    const std::int64_t blocks = recipe_.parallel.reshard_after_forward ? 0 : gathered(units_.blocks);
+    const bool embedding = tied || !recipe_.parallel.reshard_after_forward;
+    return gathered(units_.head) + blocks + (embedding ? gathered(units_.embedding) : 0) +
+           gradient(tied ? units_.embedding : units_.head);
   }
 
   /// While the block is differentiated that is the `number`-th from the embedding.
@@ -140,20 +138,20 @@ class Traffic {
   std::int64_t in_embedding() const {
     const std::int64_t before = gathered(units_.embedding) + pending(config_.num_hidden_layers);
     const std::int64_t after = in_reduction(units_.embedding) - gradient(units_.embedding);
-    // ddp keeps what it sent in another dtype until all sums are back.
-    const bool keeps_sent = layout_.copies_to_send() && !layout_.shards_optimizer();
-    const std::int64_t sent = keeps_sent ? layout_.wire * (units_.blocks.trained + units_.head.trained) : 0;
-    return gradient(units_.embedding) + std::max(before, after) + sent;
+    return gradient(units_.embedding) + std::max(before, after);
   }
 
  private:
   std::int64_t tied() const { return config_.tie_word_embeddings ? gradient(units_.embedding) : 0; }
-  const UnitSize& head_table() const { return config_.tie_word_embeddings ? units_.embedding : units_.head; }
   /// Gradients on their way when the head and so many blocks have been differentiated.
   std::int64_t pending(std::int64_t num_blocks) const {
     const std::int64_t most = recipe_.parallel.units_in_flight - 1;
     const std::int64_t head = num_blocks < most ? in_reduction(units_.head) : 0;
-    return head + std::min(num_blocks, most) * in_reduction(units_.block);
+    // ddp keeps copies that it sent until all ranks' sums are back.
+    const bool keeps_sent = layout_.copies_to_send() && !layout_.shards_optimizer();
+    const std::int64_t returning = keeps_sent ? std::clamp<std::int64_t>(num_blocks - most, 0, most) : 0;
+    return head + std::min(num_blocks, most) * in_reduction(units_.block) +
+           returning * layout_.wire * units_.block.trained;
   }
   std::int64_t gathered(const UnitSize& unit) const {
     return layout_.shards_parameters() ? layout_.weight * unit.trained + unit.frozen_bytes : 0;

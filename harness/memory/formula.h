@@ -46,11 +46,11 @@ struct FormulaTerms {
 ///
 /// Activations: activation_bytes(). Communication, with u units in flight, is at
 ///   forward   fsdp: the head gathered, or all units without reshard_after_forward; zero2, fsdp: the head's gradient.
-///             A tied head gathers the embedding and u - 1 blocks.
+///             A tied head gathers the embedding.
 ///   backward  of a block: fsdp: it and u - 1 units before it gathered, or all of them; zero2, fsdp: its gradient; and
 ///             gradients of u - 1 units after it on their way (u = 1: its own, once it is differentiated): each the
-///             gradient if it is sharded, on a CPU what is received, and what is sent if that is another dtype. A tied
-///             embedding keeps its gradient from the loss on.
+///             gradient if it is sharded, on a CPU what is received, and what is sent if that is another dtype (ddp: of
+///             u - 1 more units). A tied embedding keeps its gradient from the loss on.
 ///             of the embedding: it is gathered, its gradient, u - 1 blocks' on their way; then its own.
 ///   update    nothing
 FormulaTerms formula_bytes(const Recipe& recipe, const ModelConfig& config, std::int64_t world_size,

@@ -19,6 +19,7 @@ inline Recipe formula_recipe(Mode mode, Precision precision, std::int64_t tokens
   recipe.model.attention = AttentionChoice::flash;
   recipe.data.sequence_length = tokens;
   recipe.train.precision = precision;
+  if (precision == Precision::pure_bf16) recipe.optimizer.moment_dtype = FloatType::bf16;
   recipe.train.micro_batch_size = 1;
   recipe.train.gradient_accumulation_steps = 1;
   recipe.parallel.strategy = StrategyName::none;
