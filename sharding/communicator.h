@@ -39,7 +39,8 @@ class PendingOperation {
   PendingOperation(PendingOperation&&) = default;
   /// What was held before is waited for, as by the destructor.
   PendingOperation& operator=(PendingOperation&& other) noexcept;
-  /// Blocks without throwing until no transport touches the tensors any more: at most the communicator's time-out.
+  /// Blocks without throwing until no transport touches the tensors any more: at most twice the communicator's time-out
+  /// (headers, then payload).
   ~PendingOperation();
 
   /// Blocks until the result is there; holds nothing afterwards. With nothing to wait for it returns at once. The

@@ -49,7 +49,8 @@ void check_phase(const RunRecord& run, const JobRecord& job, const std::optional
   const auto failed_at = failure ? position_of(failure->phase) : kPhases.size();
   const bool one_micro_step = run.recipe.train.gradient_accumulation_steps == 1;
   if (failure && i == failed_at) {
-    auto& result = checks.add(name, status_of_failure(*failure), failure->sentence + ". " + diagnosis_of(job, *failure));
+    auto& result =
+        checks.add(name, status_of_failure(*failure), failure->sentence + ". " + diagnosis_of(job, *failure));
     result.ran = false;
     return;
   }

@@ -57,8 +57,9 @@ std::string remedies_of(const Json& rows) {
 
 std::string table_of(const Json& report) {
   const auto parameters = number_in(&report, "parameters");
-  std::string text = "closed formula: screening, not acceptance (bytes of the fullest rank, bytes a parameter; fullest in " +
-                     text_in(&report, "formula_moment") + ")\n";
+  std::string text =
+      "closed formula: screening, not acceptance (bytes of the fullest rank, bytes a parameter; fullest in " +
+      text_in(&report, "formula_moment") + ")\n";
   char line[160];
   for (const auto& [term, bytes] : report["formula"].items()) {
     const double each = parameters && *parameters > 0 ? bytes.get<double>() / *parameters : 0;

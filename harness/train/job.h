@@ -44,10 +44,11 @@ int run_dry_run_job(const std::vector<Recipe>& recipes);
 /// "fits"}]}; what does not fit is predicted without a capacity. Options: see FitQuestion.
 int run_fit_search(const Job& job);
 
-/// A fit_trials job, collective: the same by training with synthetic data, all trials in these processes. After each the
-/// memory must be back at its base line, and after one that was out of memory, on whichever rank, a step with "smallest"
-/// must succeed; else an Error. Writes check events "fit_trial", "normal_step" and, at the end, "threshold". Options:
-/// those of fit_search, "smallest", and "capacity_bytes": a list by rank, in place of the recipe's device_memory.
+/// A fit_trials job, collective: the same by training with synthetic data, all trials in these processes. After each
+/// the memory must be back at its base line, and after one that was out of memory, on whichever rank, a step with
+/// "smallest" must succeed; else an Error. Writes check events "fit_trial", "normal_step" and, at the end, "threshold".
+/// Options: those of fit_search, "smallest", and "capacity_bytes": a list by rank, in place of the recipe's
+/// device_memory.
 int run_fit_trials(const Job& job);
 
 }  // namespace assay
