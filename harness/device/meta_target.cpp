@@ -66,14 +66,17 @@ bool is_between_nodes() {
 MetaTargetScope::MetaTargetScope(const MetaTarget& target)
     : target_(target),
       node_callback_(at::addThreadLocalCallback(
-          at::RecordFunctionCallback(begin_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {
+          at::RecordFunctionCallback(begin_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION}))),
+      older_(newest) {
   if (target.cuda) card_ = cuda_card(target.compute_capability);
   newest = this;
 }
 
 MetaTargetScope::~MetaTargetScope() {
   at::removeCallback(node_callback_);
-  if (newest == this) newest = nullptr;
+  MetaTargetScope** place = &newest;
+  while (*place != this) place = &(*place)->older_;
+  *place = older_;
 }
 
 }  // namespace assay

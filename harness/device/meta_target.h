@@ -58,6 +58,7 @@ class MetaTargetScope {
   Workspaces forward_;
   Workspaces backward_;
   at::CallbackHandle node_callback_;
+  MetaTargetScope* older_;
 };
 
 }  // namespace assay
