@@ -64,6 +64,25 @@ TEST_P(Estimate, HasTheContractsFieldsAndIsWhatARunTakes) {
   }
 }
 
+// No card is needed to plan for one, and one to train on it.
+TEST_P(Estimate, IsMadeForACardThatIsNotThere) {
+  const Words options{"parallel.nproc_per_node=" + std::to_string(GetParam()), "device=cuda"};
+  const auto of = [&](const Words& more) {
+    const auto result = assay(Words{"estimate", recipe, "--json"} + options + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return parse_json(result.out, "stdout");
+  };
+  const auto fp32 = of({});
+  EXPECT_EQ(fp32["device"], "cuda");
+  EXPECT_EQ(fp32["attention"], "efficient");
+  EXPECT_EQ(of({"train.precision=bf16"})["attention"], "flash");
+  EXPECT_GT(fp32["dry_run"]["peak_allocated_bytes"], 32 << 20) << "the workspace of cuBLAS";
+  EXPECT_EQ(fp32["dry_run"]["by_category"]["communication"], 0) << "gradients are summed in place";
+  const auto refused = assay(Words{"train", recipe, "--output", run("refused")} + options);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("device: cuda is not supported by this version (supported: cpu)"));
+}
+
 TEST_F(EndToEnd, AModelThatIsNotTrainedIsEstimatedByFormula) {
   const Words model{"model.path=" ASSAY_SOURCE_DIR "/recipes/models/qwen2.5-0.5b", "model.config={}"};
   const auto result = assay(Words{"estimate", recipe, "--json"} + model);

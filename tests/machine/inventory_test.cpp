@@ -61,6 +61,16 @@ TEST(Inventory, WhatCannotBeReadIsNullWithAReason) {
   EXPECT_TRUE(machine["versions"]["libtorch"].is_null());
 }
 
+// A driver's other nodes are no GPU, and a container may be given any of them.
+TEST(Inventory, AGpuIsADeviceNodeWithANumber) {
+  const TemporaryFolder root;
+  EXPECT_FALSE(has_gpu(root.path));
+  for (const char* name : {"nvidiactl", "nvidia-uvm", "nvidia", "null"}) write(root.path / "dev" / name, "");
+  EXPECT_FALSE(has_gpu(root.path));
+  write(root.path / "dev/nvidia3", "");
+  EXPECT_TRUE(has_gpu(root.path));
+}
+
 TEST(Inventory, NamesTheVariablesThatChangeResultsAndNoOthers) {
   ::setenv("OMP_NUM_THREADS", "3", 1);
   ::setenv("NCCL_DEBUG", "INFO=a", 1);
