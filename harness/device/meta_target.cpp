@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "harness/core/memory_scope.h"
 #include "harness/device/meta_kernels.h"
 
 namespace assay {
@@ -52,6 +53,7 @@ c10::DataPtr meta_scratch(std::int64_t bytes) {
 
 void take_matrix_workspace(bool has_bias) {
   if (!meta_card()) return;
+  const MemoryScope scope(MemoryCategory::temporaries);  // kept for good, but of no tensor
   auto& workspaces =
       torch::autograd::get_current_graph_task_id() == kNotInBackward ? newest->forward_ : newest->backward_;
   if (!workspaces.cublas) workspaces.cublas = meta_scratch(cublas_workspace_bytes(*newest->card_));
