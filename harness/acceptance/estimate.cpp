@@ -24,6 +24,21 @@ std::optional<Fit> fit_of(const Json* dry_run) {
              static_cast<std::int64_t>(number_in(dry_run, "num_alloc_retries").value_or(0))};
 }
 
+namespace {
+
+// An estimate without them is better than none.
+void add_remedies(const Recipe& recipe, Json& estimate) {
+  try {
+    estimate["remedies"] = evaluate_remedies(recipe);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    estimate["remedies_reason"] = error.what();
+  }
+}
+
+}  // namespace
+
 Json make_estimate(const Recipe& recipe) {
   const SystemClock clock;
   const double started = clock.wall_seconds();
@@ -63,7 +78,8 @@ Json make_estimate(const Recipe& recipe) {
   estimate["error"] = nullptr;
   if (failed) estimate["error"] = {{"error", name_of(outcome.error_kind)}, {"message", outcome.message}};
   const auto fit = fit_of(member_of(estimate, "dry_run"));
-  estimate["remedies"] = fit && !fit->fits ? evaluate_remedies(recipe) : Json::array();
+  estimate["remedies"] = Json::array();
+  if (fit && !fit->fits) add_remedies(recipe, estimate);
   estimate["seconds"] = clock.wall_seconds() - started;
   return estimate;
 }
@@ -112,6 +128,14 @@ Json estimate_report(const Recipe& recipe, const Json& estimate) {
     report["headroom_bytes"] = fit->headroom_bytes();
     report["usable_bytes"] = fit->usable_bytes;
     report["num_alloc_retries"] = fit->num_alloc_retries;
+  } else if (const auto total = number_in(member_of(estimate, "formula"), "total");
+             recipe.device_memory_bytes && !peak && failure.empty() && total) {
+    const auto headroom = *recipe.device_memory_bytes - static_cast<std::int64_t>(*total);
+    report["fits"] = headroom >= 0;
+    report["headroom_bytes"] = headroom;
+    report["usable_bytes"] = *recipe.device_memory_bytes;
+    report["num_alloc_retries"] = 0;
+    report["fits_by"] = "formula";
   } else {
     const char* reason = peak              ? "device_memory is not stated"
                          : failure.empty() ? "there is no dry run"
@@ -122,6 +146,7 @@ Json estimate_report(const Recipe& recipe, const Json& estimate) {
   }
   report["activation_checkpointing"] = checkpointing_estimate(recipe, estimate);
   report["remedies"] = estimate["remedies"];
+  if (estimate.contains("remedies_reason")) report["remedies_reason"] = estimate["remedies_reason"];
   report["seconds"] = estimate["seconds"];
   return report;
 }

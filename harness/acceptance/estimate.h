@@ -33,8 +33,8 @@ std::optional<Fit> fit_of(const Json* dry_run);
 ///   error      null, or "error" (kind) and "message" of a dry run that failed
 ///   seconds    that all of it took
 ///
-/// Starts one process, and one more for the remedies. Throws Error{recipe, data} for a recipe or model folder that the
-/// program refuses.
+/// Starts one process, and one or two more for the remedies. Throws Interrupted after a signal, Error{recipe, data} for
+/// a recipe or model folder that the program refuses.
 Json make_estimate(const Recipe& recipe);
 
 /// What activation checkpointing saves by the dry run: "mode", "peak_bytes_without", "saved_bytes", null with a reason

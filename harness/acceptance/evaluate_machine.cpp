@@ -145,7 +145,7 @@ std::string fit_sentence(const RunRecord& run, const Fit& fit) {
   std::string sentence = "the plan needs " + format_bytes(fit.peak_bytes) + " and has " +
                          format_bytes(fit.usable_bytes) + ": " + format_bytes(-fit.headroom_bytes()) + " too little";
   const auto remedy = nearest_remedy(run.estimate);
-  return sentence + (remedy.empty() ? "; no single change that was tried makes it fit" : ". What would do: " + remedy);
+  return sentence + (remedy.empty() ? "; no change that was tried makes it fit" : ". What would do: " + remedy);
 }
 
 }  // namespace

@@ -70,6 +70,8 @@ void write_remedies(const fs::path& folder, const Recipe& recipe, int attempt) {
     if (!plan.device_memory_bytes) plan.device_memory_bytes = static_cast<std::int64_t>(*capacity);
     try {
       write_file_durably(folder / kRemediesFile, dump_json_pretty({{"remedies", evaluate_remedies(plan)}}));
+    } catch (const Interrupted&) {
+      throw;
     } catch (const Error& failure) {
       log_warning(std::string("what would have fitted is not known: ") + failure.what());
     }

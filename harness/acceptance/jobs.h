@@ -19,7 +19,7 @@ struct JobDisplay {
 /// One job of a run: jobs/<name>/.
 struct JobRequest {
   std::string name;               ///< "train-1"
-  std::string kind;               ///< train or collective
+  std::string kind;               ///< see harness/train/job.h
   Recipe recipe;                  ///< of the job
   Recipe target;                  ///< of the run; what differs is written into job.json
   std::string reduced_model;      ///< see reduced_model_of

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kShortestLength = 512;  // shorter texts are another task
 constexpr std::int64_t kMostCards = 1024;
+constexpr std::int64_t kMostRanks = 65536;  // of parallel.nproc_per_node
 
 std::string key_value(const char* key, std::int64_t value) { return std::string(key) + "=" + std::to_string(value); }
 
@@ -93,12 +94,17 @@ Remedy on_cards(const Recipe& recipe, std::int64_t num_cards, const std::string&
 void add_cards(const Recipe& recipe, const std::string& also, std::vector<Remedy>& remedies) {
   const bool sharded = recipe.parallel.strategy == StrategyName::fsdp;
   const std::int64_t now = world_size_of(recipe);
-  for (std::int64_t cards = now > 1 && !sharded ? now : 2 * now; cards <= std::max(kMostCards, 2 * now); cards *= 2) {
+  for (std::int64_t cards = now > 1 && !sharded ? now : 2 * now;
+       cards <= std::min(kMostRanks, std::max(kMostCards, 2 * now)); cards *= 2) {
     remedies.push_back(on_cards(recipe, cards, also));
   }
 }
 
 bool wants_cards(const Remedy& remedy) { return remedy.change.starts_with("parallel."); }
+
+bool has_two_left(const Recipe& recipe) {
+  return recipe.train.micro_batch_size > 1 && recipe.train.activation_checkpointing != ActivationCheckpointing::full;
+}
 
 // Smallest batch and full checkpointing: all that leaves the training what it is.
 Remedy cheap_ones_together(const Recipe& recipe) {
@@ -136,18 +142,23 @@ std::vector<Remedy> possible_remedies(const Recipe& recipe) {
   add_attention(recipe, remedies);
   add_adapters(recipe, remedies);
   add_cards(recipe, "", remedies);
-  const bool two_left =
-      recipe.train.micro_batch_size > 1 && recipe.train.activation_checkpointing != ActivationCheckpointing::full;
-  if (two_left) {
-    const Remedy together = cheap_ones_together(recipe);
-    remedies.push_back(together);
-    add_cards(together.recipe, " " + together.change, remedies);
-  }
+  if (has_two_left(recipe)) remedies.push_back(cheap_ones_together(recipe));
   return remedies;
 }
 
-Json evaluate_remedies(const Recipe& recipe) {
-  const auto remedies = possible_remedies(recipe);
+std::vector<Remedy> last_remedies(const Recipe& recipe) {
+  std::vector<Remedy> remedies;
+  if (!has_two_left(recipe)) return remedies;
+  const Remedy together = cheap_ones_together(recipe);
+  add_cards(together.recipe, " " + together.change, remedies);
+  return remedies;
+}
+
+namespace {
+
+// Of the numbers of cards up to the first that fits.
+Json evaluate(const std::vector<Remedy>& remedies) {
+  if (remedies.empty()) return Json::array();
   std::vector<Recipe> recipes;
   for (const auto& remedy : remedies) {
     if (!remedy.by_formula) recipes.push_back(remedy.recipe);
@@ -170,14 +181,24 @@ Json evaluate_remedies(const Recipe& recipe) {
   return rows;
 }
 
+}  // namespace
+
+Json evaluate_remedies(const Recipe& recipe) {
+  Json rows = evaluate(possible_remedies(recipe));
+  const bool enough = std::any_of(rows.begin(), rows.end(),
+                                  [](const Json& row) { return row["by"] == "dry run" && row["fits"] == true; });
+  if (enough) return rows;
+  for (auto& row : evaluate(last_remedies(recipe))) rows.push_back(row);
+  return rows;
+}
+
 std::string nearest_remedy(const Json& estimate) {
   const Json* rows = member_of(estimate, "remedies");
   if (rows == nullptr || !rows->is_array()) return "";
   for (const auto& row : *rows) {
     const auto peak = number_in(&row, "peak_bytes");
-    if (!row.contains("fits") || row["fits"] != true || !peak) continue;
-    return text_in(&row, "change") + " (" + format_bytes(static_cast<std::int64_t>(*peak)) + " by " +
-           text_in(&row, "by") + ")";
+    if (!row.contains("fits") || row["fits"] != true || !peak || text_in(&row, "by") != "dry run") continue;
+    return text_in(&row, "change") + " (" + format_bytes(static_cast<std::int64_t>(*peak)) + " by dry run)";
   }
   return "";
 }

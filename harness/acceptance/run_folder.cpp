@@ -124,7 +124,9 @@ Recipe recipe_of_run(const fs::path& folder) {
   const auto file = folder / "recipe.yaml";
   if (!fs::exists(file)) throw Error(ErrorKind::usage, folder.string() + " is no run folder: it has no recipe.yaml");
   try {
-    return load_recipe(file, {}, {}).recipe;
+    ResolveFacts facts;
+    facts.runs = false;  // the command that made the folder has asked that
+    return load_recipe(file, {}, facts).recipe;
   } catch (const Error& error) {
     throw Error(error.kind(), std::string(error.what()) + "\n" + file.string() +
                                   " is damaged, or of another version of this program; put back a whole copy of it, or "

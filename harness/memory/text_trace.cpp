@@ -247,7 +247,8 @@ class TextTraceReader {
       case 'S':
       case 'M':
         event.action = letter == 'S' ? Action::segment_allocate : Action::map;
-        add_segment(v[0], {v[1], v[2], false, letter == 'M'});
+        // Mapped memory of the pool for small requests comes in pages of 2 MiB, of the other in pages of 20 MiB.
+        add_segment(v[0], {v[1], v[2], letter == 'M' && v[1] < AllocatorModel::kLargeSegmentBytes, letter == 'M'});
         ++num_segment_allocs_;
         break;
       default:

@@ -291,7 +291,9 @@ void copy_memory_snapshot(const std::filesystem::path& folder, const RunRecord& 
   for (const auto& row : out_of_memory_json(run)) {
     const auto job = folder / "jobs" / text_in(&row, "job");
     const int rank = row["rank"].get<int>();
-    if (!std::filesystem::exists(memory_snapshot_file(job, rank))) continue;
+    const bool whole = std::filesystem::exists(memory_snapshot_file(job, rank)) &&
+                       std::filesystem::exists(memory_trace_file(job, rank));
+    if (!whole) continue;
     write_file_durably(folder / kSnapshotFile, read_text_file(memory_snapshot_file(job, rank)));
     write_file_durably(folder / kTraceFile, read_text_file(memory_trace_file(job, rank)));
     return;

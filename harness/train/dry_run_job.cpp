@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdio>
+#include <memory>
 #include <optional>
 
 #include "harness/core/clock.h"
@@ -16,24 +17,37 @@
 namespace assay {
 namespace {
 
-/// Whether a plan fits the memory that is left for the allocator, and how often that gave its cache back on the way.
-Json fit_of(const Recipe& recipe, const ModelConfig& config, int world_size, std::int64_t peak_reserved_bytes) {
+/// What a plan allocates, and whether it fits the memory that is left for the allocator.
+struct Prediction {
+  std::shared_ptr<MemoryLedger> ledger;
   Json fit{{"fits", nullptr}, {"usable_bytes", nullptr}, {"num_alloc_retries", 0}};
-  if (!recipe.device_memory_bytes) return fit;
+};
+
+/// Under a limit less may do: a full allocator gives back what it only keeps, and may collect garbage before. If the
+/// plan comes to its end so, that is what a run does, and the prediction.
+Prediction predict(const Recipe& recipe, const ModelConfig& config, int world_size) {
+  const auto run = [&](std::optional<std::int64_t> capacity) {
+    return dry_run(recipe, config, 0, world_size, kDryRunSteps, /*record_events=*/true,
+                   allocator_settings(recipe.allocator, capacity));
+  };
+  Prediction prediction{run(std::nullopt)};
+  if (!recipe.device_memory_bytes) return prediction;
+  Json& fit = prediction.fit;
   const std::int64_t usable = usable_device_bytes(recipe);
+  const std::int64_t unlimited = prediction.ledger->allocator().statistics().reserved.peak;
   fit["usable_bytes"] = usable;
-  fit["fits"] = peak_reserved_bytes <= usable;
-  if (fit["fits"] == true) return fit;
-  // Less may do: a full allocator gives back what it only keeps.
+  fit["unlimited_peak_reserved_bytes"] = unlimited;
+  fit["fits"] = unlimited <= usable;
+  if (usable <= 0 || (fit["fits"] == true && !recipe.allocator.garbage_collection_threshold)) return prediction;
   try {
-    const auto ledger =
-        dry_run(recipe, config, 0, world_size, kDryRunSteps, false, allocator_settings(recipe.allocator, usable));
+    prediction.ledger = run(usable);
     fit["fits"] = true;
-    fit["num_alloc_retries"] = ledger->allocator().statistics().num_alloc_retries;
+    fit["num_alloc_retries"] = prediction.ledger->allocator().statistics().num_alloc_retries;
   } catch (const c10::OutOfMemoryError& error) {
+    fit["fits"] = false;
     fit["out_of_memory"] = error.what_without_backtrace();
   }
-  return fit;
+  return prediction;
 }
 
 Json largest_of(const MemoryLedger& ledger) {
@@ -54,8 +68,7 @@ Json dry_run_result(const Recipe& recipe) {
   const double start = clock.wall_seconds();
   const ModelConfig config = load_model_config(recipe.model.path, recipe.model.config);
   const int world_size = static_cast<int>(recipe.parallel.nproc_per_node);
-  const auto ledger = dry_run(recipe, config, 0, world_size, kDryRunSteps, /*record_events=*/true,
-                              allocator_settings(recipe.allocator, std::nullopt));
+  const auto [ledger, fit] = predict(recipe, config, world_size);
   const auto& statistics = ledger->allocator().statistics();
   Json result{{"parameters", config.num_parameters()},
               {"trainable_parameters", config.num_parameters()},
@@ -66,7 +79,7 @@ Json dry_run_result(const Recipe& recipe) {
               {"by_phase", bytes_by_name(ledger->peak_by_phase(), kPhaseNames)},
               {"largest_at_peak", largest_of(*ledger)},
               {"num_events", ledger->num_events()}};
-  result.update(fit_of(recipe, config, world_size, statistics.reserved.peak));
+  result.update(fit);
   result["seconds"] = clock.wall_seconds() - start;
   return result;
 }

@@ -60,7 +60,7 @@ void FitTrials::run_steps(std::int64_t value, std::int64_t num_steps) {
   const auto rows = make_synthetic_rows(recipe.data.sequence_length, config.vocab_size, recipe.seed);
   Trainer trainer(recipe, config,
                   {*device, *communicator, clock_, ledger_, *rows,
-                   [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }});
+                   [this](Phase phase, std::int64_t step) { events_.enter(phase, step); }, [this] { events_.beat(); }});
   trainer.initialize_parameters();
   LoopFeatures features;
   features.record = [this](const StepRecord& step) {

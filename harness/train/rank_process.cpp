@@ -370,10 +370,14 @@ constexpr std::size_t kHistoryEntries = std::size_t{1} << 16;
 void write_memory_snapshot(const Job& job, const MemoryLedger& ledger) {
   if (!ledger.out_of_memory() || !ledger.history()) return;
   const int rank = job.world.rank;
-  write_file_durably(
-      memory_snapshot_file(job.folder, rank),
-      memory_snapshot_pickle(ledger.out_of_memory()->segments, *ledger.history(), ledger.allocator().settings()));
-  write_file_durably(memory_trace_file(job.folder, rank), chrome_trace(*ledger.history()));
+  try {
+    write_file_durably(
+        memory_snapshot_file(job.folder, rank),
+        memory_snapshot_pickle(ledger.out_of_memory()->segments, *ledger.history(), ledger.allocator().settings()));
+    write_file_durably(memory_trace_file(job.folder, rank), chrome_trace(*ledger.history()));
+  } catch (const std::exception& error) {  // running out of memory is what there is to tell
+    log_warning(std::string("the memory snapshot could not be written: ") + error.what());
+  }
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 
 namespace assay {
 
-std::int64_t ValueGrid::at_or_below(std::int64_t value) const { return std::clamp(value / step * step, low, high); }
-
 Threshold find_threshold(const ValueGrid& grid, std::int64_t start, const std::function<bool(std::int64_t)>& good) {
   Threshold threshold;
   const auto ask = [&](std::int64_t value) {

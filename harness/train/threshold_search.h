@@ -11,9 +11,6 @@ struct ValueGrid {
   std::int64_t step = 1;
   std::int64_t low = 1;
   std::int64_t high = 1;
-
-  /// The nearest value of the grid that is not larger, `low` at least.
-  std::int64_t at_or_below(std::int64_t value) const;
 };
 
 /// Where a property ends that holds for small values and not for large ones.

@@ -41,13 +41,14 @@ TEST(Remedies, ComeInTheOrderOfTheGuides) {
                   "mode=qlora quantization.type=nf4", "parallel.nproc_per_node=256 parallel.strategy=fsdp",
                   "parallel.nproc_per_node=512 parallel.strategy=fsdp",
                   "parallel.nproc_per_node=1024 parallel.strategy=fsdp",
-                  "train.micro_batch_size=1 train.gradient_accumulation_steps=12 train.activation_checkpointing=full",
-                  "parallel.nproc_per_node=256 parallel.strategy=fsdp train.micro_batch_size=1 "
-                  "train.gradient_accumulation_steps=12 train.activation_checkpointing=full",
-                  "parallel.nproc_per_node=512 parallel.strategy=fsdp train.micro_batch_size=1 "
-                  "train.gradient_accumulation_steps=12 train.activation_checkpointing=full",
-                  "parallel.nproc_per_node=1024 parallel.strategy=fsdp train.micro_batch_size=1 "
-                  "train.gradient_accumulation_steps=12 train.activation_checkpointing=full"));
+                  "train.micro_batch_size=1 train.gradient_accumulation_steps=12 train.activation_checkpointing=full"));
+  EXPECT_THAT(changes_of(last_remedies(plan())),
+              ElementsAre("parallel.nproc_per_node=256 parallel.strategy=fsdp train.micro_batch_size=1 "
+                          "train.gradient_accumulation_steps=12 train.activation_checkpointing=full",
+                          "parallel.nproc_per_node=512 parallel.strategy=fsdp train.micro_batch_size=1 "
+                          "train.gradient_accumulation_steps=12 train.activation_checkpointing=full",
+                          "parallel.nproc_per_node=1024 parallel.strategy=fsdp train.micro_batch_size=1 "
+                          "train.gradient_accumulation_steps=12 train.activation_checkpointing=full"));
 }
 
 // The tokens of a step stay with a smaller batch; of the key that is changed nothing else moves.
@@ -78,12 +79,16 @@ TEST(Remedies, WhatIsAlreadySoIsNotProposed) {
   recipe.parallel.strategy = StrategyName::fsdp;
   EXPECT_THAT(changes_of(possible_remedies(recipe)),
               ElementsAre("parallel.nproc_per_node=1024 parallel.strategy=fsdp"));
+  EXPECT_TRUE(last_remedies(recipe).empty());
+  recipe.parallel.nproc_per_node = 65536;
+  EXPECT_TRUE(possible_remedies(recipe).empty());
 }
 
 TEST(Remedies, TheNearestIsTheFirstThatFits) {
-  const Json rows = {{{"change", "a=1"}, {"peak_bytes", 2048}, {"fits", false}, {"by", "dry run"}},
-                     {{"change", "b=2"}, {"peak_bytes", 1024}, {"fits", true}, {"by", "dry run"}},
-                     {{"change", "c=3"}, {"peak_bytes", 512}, {"fits", true}, {"by", "formula"}}};
+  const Json rows = {
+      {{"change", "a=1"}, {"peak_bytes", 2048}, {"fits", false}, {"by", "dry run"}},
+      {{"change", "mode=lora"}, {"peak_bytes", 512}, {"fits", true}, {"by", "formula"}},  // another training
+      {{"change", "b=2"}, {"peak_bytes", 1024}, {"fits", true}, {"by", "dry run"}}};
   EXPECT_EQ(nearest_remedy({{"remedies", rows}}), "b=2 (1.00 KiB by dry run)");
   EXPECT_EQ(nearest_remedy({{"remedies", Json::array({rows[0]})}}), "");
   EXPECT_EQ(nearest_remedy(Json::object()), "");

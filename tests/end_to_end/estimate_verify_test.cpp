@@ -92,9 +92,25 @@ TEST_F(EndToEnd, AModelThatIsNotTrainedIsEstimatedByFormula) {
   EXPECT_GT(estimate["formula"]["total"], 16 * 494'032'768LL);
   EXPECT_TRUE(estimate["dry_run"]["peak_allocated_bytes"].is_null());
   EXPECT_THAT(estimate["dry_run"]["reason"].get<std::string>(), HasSubstr("qwen2"));
+  const auto small = assay(Words{"estimate", recipe, "--json", "device_memory=1GiB"} + model);
+  EXPECT_EQ(small.exit_code, 1);
+  EXPECT_EQ(parse_json(small.out, "stdout")["fits_by"], "formula");
   const auto refused = assay(Words{"train", recipe} + model);
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("by formula only"));
+}
+
+// A card that its context alone fills, and one that NCCL's buffers of many ranks would fill: no number of cards helps.
+TEST_F(EndToEnd, ACardWithoutRoomForTheAllocatorFitsNothing) {
+  for (const char* memory : {"device_memory=500MiB", "device_memory=2GiB"}) {
+    const auto result = assay({"estimate", ASSAY_SOURCE_DIR "/bench/recipes/estimate.yaml", "--json",
+                               "model.path=" ASSAY_SOURCE_DIR "/recipes/models/llama-3-8b", memory});
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    const auto report = parse_json(result.out, "stdout");
+    EXPECT_EQ(report["fits"], false);
+    EXPECT_FALSE(report["remedies"].empty());
+    for (const auto& remedy : report["remedies"]) EXPECT_EQ(remedy["fits"], false) << remedy;
+  }
 }
 
 using Estimate70B = EndToEnd;

@@ -92,6 +92,13 @@ TEST(TextTrace, SettingsComeFromTheHeader) {
                                               HasSubstr("large_segment_size_mb:40")));
 }
 
+// Pages that are mapped behind those of the start belong to the same area, also to that of small requests.
+TEST(TextTrace, MappedPagesJoinThoseOfTheStart) {
+  EXPECT_EQ(refusal("# expandable=1\nI 200000 2097152 0 small\nM 400000 2097152 0\nU 200000 4194304 0\n"), "accepted");
+  EXPECT_EQ(refusal("# expandable=1\nI 200000 20971520 0 large\nM 1600000 20971520 0\nU 200000 41943040 0\n"),
+            "accepted");
+}
+
 TEST(TextTrace, ADelayedFreeCountsAsTwoEventsToo) {
   const auto trace = parse_text_trace("# events=3\n# frees=1\nA 100 512 0\nQ 100\nF 100\n", "t");
   EXPECT_EQ(trace.num_events, 3);

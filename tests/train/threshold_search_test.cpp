@@ -44,12 +44,5 @@ TEST(ThresholdSearch, FarAwayCostsTwiceTheLogarithm) {
   EXPECT_LE(num_asked, 2 * 20 + 1);
 }
 
-TEST(ThresholdSearch, AValueIsMovedOntoTheGrid) {
-  const ValueGrid grid{8, 16, 64};
-  EXPECT_EQ(grid.at_or_below(31), 24);
-  EXPECT_EQ(grid.at_or_below(3), 16);
-  EXPECT_EQ(grid.at_or_below(100), 64);
-}
-
 }  // namespace
 }  // namespace assay
