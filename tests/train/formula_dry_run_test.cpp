@@ -41,7 +41,7 @@ void expect_alike(const Recipe& recipe, const std::string& model, int world_size
 
 class FormulaAndDryRun : public testing::TestWithParam<DeviceChoice> {};
 INSTANTIATE_TEST_SUITE_P(Devices, FormulaAndDryRun, testing::Values(DeviceChoice::cpu, DeviceChoice::cuda),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+                         [](const auto& device) { return std::string(name_of(device.param)); });
 
 TEST_P(FormulaAndDryRun, AreAlikeForEveryStrategyPrecisionAndCheckpointing) {
   install_tracking_allocators();
