@@ -20,7 +20,8 @@ std::optional<Fit> fit_of(const Json* dry_run) {
   const auto peak = number_in(dry_run, "peak_reserved_bytes");
   const auto usable = number_in(dry_run, "usable_bytes");
   if (!peak || !usable) return std::nullopt;
-  return Fit{(*dry_run)["fits"] == true, static_cast<std::int64_t>(*peak), static_cast<std::int64_t>(*usable),
+  return Fit{dry_run->value("fits", Json()) == true, static_cast<std::int64_t>(*peak),
+             static_cast<std::int64_t>(*usable),
              static_cast<std::int64_t>(number_in(dry_run, "num_alloc_retries").value_or(0))};
 }
 

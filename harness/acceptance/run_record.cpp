@@ -214,7 +214,6 @@ JobRecord read_job(const std::filesystem::path& folder) {
   for (int rank = 0; rank < world_size; ++rank) {
     record.ranks.push_back(read_events(rank_event_file(folder, rank)));
   }
-  record.remedies = read_object(folder / kRemediesFile);
   return record;
 }
 
@@ -226,6 +225,7 @@ RunRecord read_run(const std::filesystem::path& folder, Recipe recipe) {
   if (std::filesystem::exists(folder / "limits.yaml")) run.limits = load_limits(folder / "limits.yaml");
   for (const char* name : {"collective-1", "single-1", "train-1", "twin-1"}) {
     run.jobs[name] = read_job(folder / "jobs" / name);
+    run.jobs[name].remedies = read_object(folder / "jobs" / name / kRemediesFile);
   }
   return run;
 }

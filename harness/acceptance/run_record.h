@@ -32,7 +32,7 @@ struct JobRecord {
   Json job;                              ///< job.json, or null: the job was never started
   std::vector<std::vector<Json>> ranks;  ///< events of each rank, in order
   std::vector<Json> launcher;            ///< the launcher's events
-  Json remedies;                         ///< after an out-of-memory: "remedies" (evaluate_remedies); else null
+  Json remedies;  ///< after an out-of-memory: "remedies" (evaluate_remedies); else null. By read_run
 
   bool started() const { return !job.is_null(); }
   int world_size() const { return static_cast<int>(ranks.size()); }

@@ -139,18 +139,19 @@ std::string out_of_memory(const Json& report) {
   std::string text = "## Out of device memory\n\n" +
                      header({"Job", "Rank", "Step", "Phase", "Unit", "Asked for", "Allocated", "Reserved", "Capacity",
                              "Largest free block", "Reserved but free", "What would have fitted"});
+  const auto of = [](const Json& object, const char* key) { return cell(object.value(key, Json())); };
   for (const auto& found : *rows) {
     text +=
-        row({cell(found["job"]), cell(found["rank"]), cell(found["step"]), cell(found["phase"]), cell(found["unit"]),
+        row({of(found, "job"), of(found, "rank"), of(found, "step"), of(found, "phase"), of(found, "unit"),
              bytes_of(found, "requested_bytes"), bytes_of(found, "allocated_bytes"), bytes_of(found, "reserved_bytes"),
              bytes_of(found, "capacity_bytes"), bytes_of(found, "largest_free_block_bytes"),
-             number_of(found, "fragmentation"), cell(found["nearest_remedy"])});
+             number_of(found, "fragmentation"), of(found, "nearest_remedy")});
   }
   text += "\n" + header({"Job", "Rank", "Category, alive then", "Bytes"});
   for (const auto& found : *rows) {
-    const auto& categories = found["by_category"];
+    const Json categories = found.value("by_category", Json::object());
     for (const auto& [name, bytes] : categories.items()) {
-      text += row({cell(found["job"]), cell(found["rank"]), name, bytes_of(categories, name)});
+      text += row({of(found, "job"), of(found, "rank"), name, bytes_of(categories, name)});
     }
   }
   return text +

@@ -49,9 +49,9 @@ Json out_of_memory_json(const RunRecord& run) {
     for (int rank = 0; rank < job.world_size(); ++rank) {
       for (const auto* error : job.events(rank, "error")) {
         const Json* memory = member_of(*error, "memory");
-        if (memory == nullptr) continue;
+        if (memory == nullptr || !memory->is_object()) continue;
         Json row = *memory;
-        row.update({{"job", name}, {"rank", rank}, {"step", (*error)["step"]}});
+        row.update({{"job", name}, {"rank", rank}, {"step", error->value("step", Json())}});
         const auto remedy = job.remedies.is_object() ? nearest_remedy(job.remedies) : "";
         row["nearest_remedy"] = remedy.empty() ? Json() : Json(remedy);
         rows.push_back(row);

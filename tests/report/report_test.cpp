@@ -95,6 +95,19 @@ TEST(Report, OfARunThatNeverStartedSaysWhyForEveryNull) {
   EXPECT_THAT(report_markdown(report), HasSubstr("# incomplete"));
 }
 
+TEST(Report, AnOutOfMemoryIsShownWithWhatIsKnownOfIt) {
+  auto run = passing_run();
+  auto& events = run.jobs["train-1"].ranks[1];
+  events.push_back(event("error", 1, 3, 1, {{"error", "memory"}, {"memory", {{"phase", "backward"}}}}));
+  events.push_back(event("error", 1, 3, 1, {{"error", "memory"}, {"memory", "damaged"}}));
+  run.jobs["train-1"].remedies = {
+      {"remedies", {{{"change", "a=1"}, {"peak_bytes", 512}, {"fits", true}, {"by", "dry run"}}}}};
+  const auto report = make_report(run, evaluate_run(run));
+  ASSERT_EQ(report["out_of_memory"].size(), 1U);
+  EXPECT_EQ(report["out_of_memory"][0]["nearest_remedy"], "a=1 (512 B by dry run)");
+  EXPECT_THAT(report_markdown(report), testing::HasSubstr("| train-1 | 1 | 3 | backward |"));
+}
+
 TEST(Report, NamesWorstMarginAndFailingRanksFirst) {
   auto run = passing_run();
   for (auto& event : run.jobs["twin-1"].ranks[1]) {

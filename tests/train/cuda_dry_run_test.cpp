@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "harness/device/cuda_scratch.h"
+#include "harness/memory/overhead.h"
 #include "harness/memory/tracking_allocator.h"
 #include "harness/train/dry_run.h"
 #include "harness/train/strategy.h"
@@ -35,6 +37,14 @@ ModelConfig model_of(std::int64_t num_layers) {
   ModelConfig config = small_model_config();
   config.num_hidden_layers = num_layers;
   return config;
+}
+
+// The formula's table and the dry run's are of two halves of the program: they must say the same.
+TEST(CudaDryRun, WorkspacesAreThoseOfTheFormula) {
+  for (const int capability : {80, 90}) {
+    EXPECT_EQ(cuda_overhead({.compute_capability = capability}).workspaces,
+              2 * cublas_workspace_bytes(cuda_card(capability)));
+  }
 }
 
 std::vector<AllocationEvent> events_of(const Recipe& recipe, const ModelConfig& config, int rank, int world_size) {
